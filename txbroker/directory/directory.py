@@ -63,7 +63,7 @@ from txbroker.model.machine_time import UNKNOWN, MachineTime
 T = TypeVar("T")
 
 AT_WORK = 100
-"""Procedures beside those of connecting clients that run at a time."""
+"""Upper bound of concurrent procedures, not counting those of connecting clients."""
 
 
 @attrs.frozen(kw_only=True)
@@ -111,7 +111,10 @@ class Directory:
         lived: Callable[[], int] = lambda: 0,
         moment: Callable[[], MachineTime] = lambda: UNKNOWN,
     ) -> None:
-        """`lived`: what the node has lived, in microseconds; `moment`: now, of the machine."""
+        """
+        Wire the parts. `lived`: the node's lived time in microseconds; `moment`: the machine's time
+        now.
+        """
         self.members = members
         self.keeper = EntryReplica(members, EntryTable(tables.entries), life)
         self.holdings = SessionOwnership(
@@ -214,10 +217,11 @@ class Directory:
     # from the node
 
     def start(self) -> None:
-        """Once, when the sessions of earlier lives are there."""
+        """Start once, after the session store has loaded the sessions of earlier processes."""
         self.holdings.start()
         for client_id in self.holdings.gone:
-            if client_id not in self.holdings.held:  # where it went before it came back is no news
+            # A tombstone older than the session here would send keepers to the wrong node.
+            if client_id not in self.holdings.held:
                 self._register_gone(client_id)
         for client_id, holding in self.holdings.held.items():
             self.registrar.own[client_id] = DirectoryEntry(
@@ -231,7 +235,7 @@ class Directory:
         self.clearings.start()
 
     def tick(self) -> None:
-        """Now and then, every second or so."""
+        """Do the periodic work; the shell calls this about once a second."""
         self.holdings.expire(self._now())
         self.conflicts.tick()
         self.presence.tick()
@@ -258,28 +262,31 @@ class Directory:
     # from the edge
 
     def is_here(self, client_id: str) -> bool:
-        """Whether this node holds the kept session of that id, and may serve it at once."""
+        """True if this node holds the kept session of that id, and may resume it at once."""
         return client_id in self.holdings.held
 
     def arrive(
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
         """
-        Bring a kept session here that is not (see `SessionTakeovers.arrive`), after what a clean
-        session before has still to end.
+        Bring a kept session from another node (see `SessionTakeovers.arrive`).
+
+        Pending discards of an earlier clean session finish first.
         """
         if self.clearings.is_due(client_id):
             return self._arrive_after(client_id, is_wanted)
         return self.arrivals.arrive(client_id, is_wanted)
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
-        """Give all kept sessions to that node (see `SessionEvacuation`)."""
+        """Move all kept sessions to the node `heir` (see `SessionEvacuation`)."""
         return self._departure.leave(heir, is_wanted)
 
     # from other nodes
 
     def greatest(self, client_id: str) -> int:
-        """The greatest number that this node knows of a client id's sessions; 0: none."""
+        """
+        Return the greatest number that this node knows of the id's sessions; 0: none is known.
+        """
         holding = self.holdings.held.get(client_id)
         tombstone = self.holdings.tombstone(client_id)
         return max(
@@ -290,9 +297,9 @@ class Directory:
 
     def handle(self, source: str, request: Request) -> Reply | None:
         """
-        Answer a member; None: `source` is none, and gets no answer.
+        Answer a request of the member `source`; None: `source` is no member, and gets no answer.
 
-        The answer may leave when all that was changed is safe in this node's store.
+        The shell sends the answer after all changes are durable in this node's store.
         """
         if self.members.get(source) is None:
             return None
@@ -330,12 +337,12 @@ class Directory:
                 return Pong()
 
     def heard(self, name: str) -> None:
-        """A member answered, or asked something."""
+        """Note that a member answered or asked something."""
         self.reach.heard(name)
         self.absence.heard(name)
 
     def on_other_view(self, name: str, reply: OtherView) -> ShareMembers | None:
-        """A node sees other members; what it should be told in turn."""
+        """Learn the members that `name` sees; return the members that `name` must learn in turn."""
         self.admission.told(name, reply.members)
         if self.members.view == reply.view:
             return None
@@ -361,10 +368,12 @@ class Directory:
         if arriving is not None:
             if request.incarnation < arriving.incarnation:
                 return Busy()
-            # Only after the earlier holder has released it can anybody know it to be here.
+            # A taker that knows this incarnation proves the release: nodes learn the incarnation
+            # only after it.
             self.arrivals.adopt(client_id)
         elif client_id in self.arrivals.busy and source < self.members.name:
-            # Both look for the session of one client: one of the two has to give way.
+            # Of two nodes that search for one client's session the lesser name yields: two refusals
+            # would never end.
             return Busy()
         claim = self.arrivals.claims.pop(client_id, None)
         if claim is not None:
@@ -372,11 +381,13 @@ class Directory:
         reply = self.holdings.take(source, request, self._now())
         own = self.registrar.own.get(client_id)
         if isinstance(reply, NotHeld) and own is not None and own.persistent:
-            self.registrar.drop(client_id)  # a session that was found, but never opened
+            # The session was found, but never opened: its entry would name a node without the
+            # session.
+            self.registrar.drop(client_id)
         return reply
 
     def _entrusted(self, source: str, request: Entrust) -> Reply:
-        """It asks again for as long as it has the session."""
+        """Fetch an entrusted session; the source asks again for as long as it has the session."""
         client_id = request.client_id
         procedure = self.arrivals.fetch(client_id, source, request.incarnation)
         self._begin(("entrusted", client_id), procedure)
@@ -404,7 +415,7 @@ class Directory:
         return reply
 
     def _register_gone(self, client_id: str) -> None:
-        """The keepers are told where it went, until a majority knows."""
+        """Send the tombstone to the keepers until a majority has acknowledged it."""
         tombstone = self.holdings.tombstone(client_id)
         assert tombstone is not None
         if self.members.is_removed(tombstone.node):
@@ -427,16 +438,20 @@ class Directory:
         return PendingPublishesReply(remains=remains)
 
     def _let_go(self, move: tuple[bytes, str]) -> None:
-        """The session of that move is nowhere any more, or where nobody comes back from."""
+        """Forget a move whose session exists at no node, or at a node that was removed for good."""
         token, client_id = move
         if not self.registrar.is_known(client_id):
-            return  # whoever keeps its entry may not have heard yet that it went
+            # A keeper of the entry may not know the move yet, and would still name this node.
+            return
         if self.holdings.confirm(client_id, token):
             self._forget_if_known(client_id)
         self._host.resolved(client_id, token)
 
     def _forget_if_known(self, client_id: str) -> None:
-        """A tombstone goes when the new holder is at work and the keepers point at it."""
+        """
+        Forget a tombstone if the new holder has confirmed the move and a majority of keepers knows
+        it.
+        """
         tombstone = self.holdings.tombstone(client_id)
         if tombstone is None or not tombstone.confirmed:
             return
@@ -445,11 +460,11 @@ class Directory:
             self.registrar.forget(client_id)
 
     def _follow(self, client_id: str, left: Left) -> Procedure[None]:
-        """Ask an earlier holder what it has still to do; one that was removed will do nothing."""
+        """Ask an earlier holder for its pending publishes; a removed holder will finish none."""
         if self.members.get(left.node) is None:
             self.holdings.on_remains(client_id, left, PendingPublishes(), is_resolved=True)
             return
-        # Another earlier holder may have the same publish on its way, as what this one sent.
+        # Another earlier holder may have the same publish in flight, under the origin id sent here.
         is_resolved = not self.holdings.awaits_others(client_id, left) and self._host.is_resolved(
             client_id, left.node
         )
@@ -461,7 +476,10 @@ class Directory:
     # internal: now and then
 
     def _begin(self, key: tuple[str, ...], procedure: Procedure[None]) -> None:
-        """Run it, unless it runs already, or as many as may; then the next time."""
+        """
+        Run the procedure, unless the key runs already or `AT_WORK` are running; the next tick
+        retries.
+        """
         if key in self._at_work or len(self._at_work) >= AT_WORK:
             procedure.close()
         else:

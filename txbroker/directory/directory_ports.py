@@ -1,4 +1,4 @@
-"""What the directory needs of others: a place to keep things, and the node's sessions."""
+"""Ports of the directory: durable tables, and the sessions of the node."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from txbroker.mqtt.session.inbound_publish import OriginId
 
 class DurableTable(Protocol):
     """
-    Keyed bytes that survive a crash, in the order of the changes: what was changed first is never
-    missing when a later change is there. When a change is safe says the store, not the table.
+    Keyed bytes that survive a crash, in the order of the changes.
+
+    A recovered table with one change has every earlier change too. The store decides when a change
+    is durable; the table does not.
     """
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, as last put."""
+        """Return the value last put; None: the key is absent."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set it."""
+        """Set the value of a key."""
 
     def delete(self, key: bytes) -> None:
-        """Forget it, if it is there."""
+        """Delete the key, if present."""
 
     def items(self) -> Iterable[tuple[bytes, bytes]]:
-        """All of it."""
+        """Return all keys with their values."""
 
 
 @attrs.frozen(kw_only=True)
 class PublishOrigin:
-    """The stream that a publish was sent in, and its sequence there (protocol rule 1)."""
+    """The stream of a publish, and its sequence in the stream (protocol rule 1)."""
 
     edge: str
     incarnation: int
@@ -42,7 +44,7 @@ class PublishOrigin:
 
     @staticmethod
     def of(origin: OriginId) -> PublishOrigin:
-        """An origin id, on its way to another node."""
+        """Convert a publisher's origin id for another node."""
         (edge, incarnation, zone, stream), sequence = origin
         return PublishOrigin(
             edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
@@ -50,17 +52,17 @@ class PublishOrigin:
 
     @property
     def origin(self) -> OriginId:
-        """The same, as publishers have it."""
+        """Return the origin id in the publisher's form."""
         return (self.edge, self.incarnation, self.zone, self.stream), self.sequence
 
 
 @attrs.frozen(kw_only=True)
 class PendingPublishes:
     """
-    What a node that gave a session away has still to do for it (protocol rules 16 and 18).
+    The publishes that an earlier holder has still to finish (protocol rules 16 and 18).
 
-    `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`: those
-    of its QoS 2 publishes that were open when it left, and are durable now.
+    `zones`: apexes for which publishes of the client are in flight or in the outbox. `taken`: QoS 2
+    publishes that were open when the session left, and are durable at their owner now.
     """
 
     zones: tuple[str, ...] = ()
@@ -71,81 +73,98 @@ class SessionHost(Protocol):
     """
     The sessions of this node, as the directory sees them.
 
-    Only `freeze` may be called for a session that is connected without it being closed before.
+    Of a connected session, the directory may call `freeze` alone without closing the connection
+    before.
     """
 
     def clean(self) -> Iterable[str]:
-        """The ids of the clean sessions that are here."""
+        """Return the ids of the clean sessions on this node."""
 
     def is_kept(self, client_id: str) -> bool:
-        """Whether there is a session with clean session 0."""
+        """True if the node has a session with clean session 0 for the id."""
 
     def idle(self, client_id: str) -> float:
-        """Seconds for which the client of a kept session has been away; 0: it is here."""
+        """
+        Return the seconds since the client of a kept session left; 0: the client is connected here.
+        """
 
     def is_quiet(self, client_id: str) -> bool:
-        """Whether all that is to be known of its publishes can be said now; soon, if not."""
+        """
+        True if the state of all the session's publishes is known now; if false, it is known soon.
+        """
 
     def freeze(self, client_id: str) -> bytes | None:
         """
-        Close the connection (its will is published), stop the session, give all of its state;
-        None when there is no session to keep. A second call gives the state again.
+        Close the connection, publish its will, stop the session and return the session's whole
+        state.
+
+        None: there is no session to keep. A second call returns the state again.
         """
 
     def thaw(self, client_id: str) -> None:
-        """The session is not moving after all: deliveries go on."""
+        """Resume deliveries: the session stays on this node."""
 
     def adopt(self, client_id: str, state: bytes, incarnation: int, away: float = 0.0) -> None:
         """
-        Take over a session that was frozen elsewhere, whose client has been away for so many
-        seconds at least; where there is one already, it takes in the other's subscriptions and
-        queue, once for each (`state`, `incarnation`).
+        Open a session that was frozen elsewhere; its client has been away at least `away` seconds.
+
+        An existing session merges the other's subscriptions and queue, once for each pair (`state`,
+        `incarnation`).
         """
 
     def release(self, client_id: str, token: bytes) -> None:
         """
-        Forget the session, which is another node's now by the move `token`; publishes that have
-        left go on. What is needed to tell what became of them is kept until `resolved`, and so is
-        what it waits for in journals.
+        Forget the session: the move `token` has made another node its holder.
+
+        Publishes that have left continue. Until `resolved`, the node retains the record of how
+        these publishes end. Until then, owners also retain the journal records that the session
+        waits for.
         """
 
     def discard(self, client_id: str, *, is_moved: bool) -> None:
         """
-        Forget the session, if there is one, and close its connection; `is_moved`: it goes on at
-        another node.
+        Discard the session, if any, and close its connection; `is_moved`: another node continues
+        it.
         """
 
     def close(self, client_id: str) -> None:
-        """Close the client's connection, if there is one: another one has the client id."""
+        """Close the client's connection, if any: another connection has the client id."""
 
     def remains(self, client_id: str) -> PendingPublishes:
-        """What is still to be done here for a session that was here."""
+        """Return the publishes that this node must finish for a session that it held."""
 
     def resolved(self, client_id: str, token: bytes) -> None:
         """
-        The node that has the session, by that move, knows what became of its publishes here, and
-        has told the owners what it waits for.
+        Drop the retained state of a move: its new holder knows how the publishes here ended.
+
+        The new holder has also named to the owners the records that the session waits for.
         """
 
     def moves(self) -> Iterable[tuple[bytes, str]]:
-        """The moves from here of which something is kept until they are resolved: token, id."""
+        """
+        Return the token and client id of each move from here whose retained state is not resolved.
+        """
 
     def is_resolved(self, client_id: str, node: str) -> bool:
-        """Whether that is so here, for a session and publishes that left from `node`."""
+        """True if this node has resolved the session's publishes that left from `node`."""
 
     def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
         """
-        What the earlier node has still to do: publishes to these zones wait, and the QoS 2 flows
-        that it finished are answered. With no zones: the earlier node is done.
+        Hold back publishes to the pending zones of an earlier holder, and answer its finished QoS 2
+        flows.
+
+        Empty `zones`: the earlier holder has finished.
         """
 
     def forget_will(self, client_id: str) -> None:
-        """The will of the client's connection here was published by another node."""
+        """Forget the will of the client's connection here: another node has published the will."""
 
     def publish_will(
         self, client_id: str, node: str, testament: DirectoryWill, sent: Callable[[], None]
     ) -> None:
         """
-        Publish the will of a client of `node`; `sent` is called when its owner has it, or the
-        outbox (at QoS 0: when it has left). See `wills.will_id` for the id that makes it go once.
+        Publish the will of a client of `node`.
+
+        `sent` is called when the owner or the outbox has accepted the will; at QoS 0, when the will
+        has left. See `client_wills.will_id` for the id that makes an owner accept the will once.
         """

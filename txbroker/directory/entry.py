@@ -1,14 +1,14 @@
 """
-What the directory knows of a client id, and which of two claims to it counts.
+A directory entry: the holder of a client id's session, and the order of two claims to one id.
 
-Rules that live here and nowhere else:
+Rules that this file alone keeps:
 
-- a session that is kept (clean session 0) has an *incarnation*, which grows whenever the session
-  changes hands; of two, the greater counts, of two equal ones that of the greater node name;
-- a clean session ends what it found: it counts above every incarnation up to `replaces`, and below
-  any later one. It never beats a kept session that it has not seen, so that the late word of a
-  connection long dead cannot end a session that was promised to somebody since;
-- of two clean sessions that replace the same, the greater `incarnation` counts, then the node name.
+- A kept session (clean session 0) has an *incarnation*, which grows with each change of the holder.
+  Of two entries the greater incarnation counts; of two equal ones, the greater node name.
+- A clean session ends the session that it found: its entry counts above every incarnation up to
+  `replaces`, and below any later one. A clean session never counts above a kept session that it has
+  not seen. Otherwise a late message of a dead connection would end a session promised since.
+- Of two clean sessions with equal `replaces`, the greater `incarnation` counts, then the node name.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from txbroker.mqtt.wire.packets import Will
 Order = tuple[int, int, int, str]
 
 RECORD = 1
-"""Version of the records below."""
+"""Version of the records that `pack` writes."""
 
 
 @attrs.frozen(kw_only=True)
 class DirectoryWill:
     """
-    A will and the connection that it belongs to: number `number` in the life `life` of its node.
+    A will, and the connection that it belongs to: `number` in the life `life` of its node.
 
-    (client id, node, life) names a stream of wills, `number` the place in it: the will's origin id.
+    Client id, node and life name a stream of wills; `number` is the sequence: together, the origin
+    id.
     """
 
     life: int
@@ -42,7 +43,7 @@ class DirectoryWill:
 
 @attrs.frozen(kw_only=True, weakref_slot=False)
 class DirectoryEntry:
-    """`node` holds the session of `client_id`; see the rules above for the numbers."""
+    """`node` holds the session of `client_id`; the module docstring defines the numbers."""
 
     client_id: str
     node: str
@@ -53,23 +54,28 @@ class DirectoryEntry:
 
     @property
     def order(self) -> Order:
-        """Of two entries of one client id the greater counts."""
+        """Return the sort key: of two entries of one client id, the greater counts."""
         if self.persistent:
             return (self.incarnation, 0, 0, self.node)
         return (self.replaces, 1, self.incarnation, self.node)
 
     @property
     def generation(self) -> int:
-        """The incarnation of the last kept session that is known; a later one is greater."""
+        """
+        Return the incarnation of the last known kept session; later kept sessions have a greater
+        one.
+        """
         return self.incarnation if self.persistent else self.replaces
 
     @property
     def past(self) -> int:
-        """The generation up to which other sessions of the id have ended, where this is known."""
+        """
+        Return the generation up to which the entry proves that other sessions of the id have ended.
+        """
         return self.incarnation - 1 if self.persistent else self.replaces
 
     def above(self, other: DirectoryEntry) -> DirectoryEntry:
-        """This entry with numbers so that it counts above `other`."""
+        """Return this entry with numbers that count above `other`."""
         if self.persistent:
             return attrs.evolve(self, incarnation=max(self.incarnation, other.generation + 1))
         return attrs.evolve(
@@ -82,17 +88,20 @@ class DirectoryEntry:
 # -- records: JSON for the small fields, bytes behind it
 
 
-_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode  # `dumps` makes one each time
+# `json.dumps` constructs an encoder at each call.
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def pack(fields: list[Any], tail: bytes = b"") -> bytes:
-    """A record of the store."""
+    """Encode a record of the store."""
     head = _to_json([RECORD, *fields]).encode()
     return len(head).to_bytes(4, "big") + head + tail
 
 
 def unpack(record: bytes) -> tuple[list[Any], bytes]:
-    """What `pack` was given; raises `StoreError`."""
+    """
+    Decode the arguments of `pack`; raises `StoreError` for damaged bytes or an unknown version.
+    """
     try:
         end = 4 + int.from_bytes(record[:4], "big")
         version, *fields = json.loads(record[4:end])
@@ -107,7 +116,7 @@ def unpack(record: bytes) -> tuple[list[Any], bytes]:
 
 
 def testament_fields(testament: DirectoryWill | None) -> list[Any]:
-    """The fields of a testament but its payload."""
+    """Return a will's fields without its payload."""
     if testament is None:
         return []
     will = testament.will
@@ -115,7 +124,7 @@ def testament_fields(testament: DirectoryWill | None) -> list[Any]:
 
 
 def testament_from(fields: list[Any], payload: bytes) -> DirectoryWill | None:
-    """The mirror of `testament_fields`."""
+    """Decode a will: the inverse of `testament_fields`."""
     if not fields:
         return None
     life, number, topic, qos, retain = fields

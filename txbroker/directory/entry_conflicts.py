@@ -1,9 +1,14 @@
 """
-Two entries for one client id: what follows for the session that is here.
+Two entries for one client id: the consequences for the session here.
 
-Which of the two counts says `entry`. A connection that counts below another one is closed. A kept
-session that counts below a clean one has ended. One that counts below another kept one is offered
-to that one's node, which fetches it and takes it in: nothing of it is lost.
+Theory of operation. `DirectoryEntry.order` decides which of two entries counts. The lesser entry
+decides what happens at its node:
+
+- A connection that counts below another entry is closed.
+- A kept session that counts below a clean one has ended.
+- A kept session that counts below another kept one is offered to the other's node. That node
+  fetches the session and merges it, so no message is lost.
+- An entry here that counts above raises its numbers, or is sent to the keepers again.
 """
 
 from __future__ import annotations
@@ -35,32 +40,34 @@ from txbroker.directory.session_takeover import SessionTakeovers
 
 FRESH = 2.0
 """
-Seconds for which a clean session that meets another entry may be the newer one of the two. After
-that it may be a connection long dead, and gives way; at worst its client connects again.
+Seconds for which a clean session may be the newer one of two entries.
+
+After that, the clean session may be a connection long dead, and ends. At worst its client connects
+again.
 """
 
 RAISES = 3
-"""
-Times that a clean session counts itself above others: two that begin at once do not do so for ever.
-"""
+"""Upper bound of raises of one clean session: two that begin at once must not raise for ever."""
 
 TOLD_AT_ONCE = 500
-"""Entries in one call to a node whose sessions they count above, or are said to be."""
+"""Entries in one call to a node whose sessions count below them, or that they name."""
 
 AGAIN = 30.0
-"""Seconds after which a node is asked again about what it has confirmed, and not said itself."""
+"""
+Seconds after which a node is asked again about confirmed entries that the node itself did not send.
+"""
 
 
 @attrs.define(slots=True, eq=False)
 class _Fresh:
-    """A clean session began at `since`."""
+    """A clean session that began at `since`."""
 
     since: float
     raises: int = 0
 
 
 class EntryConflicts:
-    """What is here of one node, against what others say."""
+    """The conflicts between the sessions of one node and the entries of others."""
 
     def __init__(
         self,
@@ -89,15 +96,15 @@ class EntryConflicts:
     # from the directory
 
     def note_fresh(self, client_id: str) -> None:
-        """A clean session begins here, now."""
+        """Note that a clean session begins here now."""
         self._fresh[client_id] = _Fresh(self._now())
 
     def note_old(self, client_id: str) -> None:
-        """Its connection has ended: whatever it meets now is newer."""
+        """Note that a clean session's connection has ended: any other entry is newer."""
         self._fresh.pop(client_id, None)
 
     def tick(self) -> None:
-        """Now and then: what was fresh is not any more."""
+        """Forget clean sessions older than `FRESH`, and ask again about confirmed entries."""
         now = self._now()
         self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
         if now >= self._again:
@@ -107,18 +114,23 @@ class EntryConflicts:
     # from the keepers of our entries
 
     def on_registered(self, batch: Register, reply: Registered) -> None:
-        """A keeper heard of ours, and knows some that count above."""
+        """Act on the entries that a keeper's answer names as above ours."""
         for entry in reply.conflicts:
             self.supersede(entry, has_ended=False)
         for entry in reply.past:
             self.supersede(entry, has_ended=True)
         for entry in batch.entries:
-            # What most keepers took is what a client that connects elsewhere from now on replaces.
+            # A client that connects elsewhere now replaces an entry that most keepers know, so that
+            # client is newer.
             if self._registrar.is_told_to_most(entry.client_id):
                 self._fresh.pop(entry.client_id, None)
 
     def superseded(self, request: Supersede) -> Superseded:
-        """A keeper tells of them unasked. What is on its way here is not done: it asks again."""
+        """
+        Act on entries that a keeper sent unasked.
+
+        Entries of sessions that are arriving here stay undone: the keeper asks again.
+        """
         done, denied = [], []
         for entry in request.entries:
             self.supersede(entry, has_ended=False)
@@ -132,10 +144,10 @@ class EntryConflicts:
 
     def supersede(self, other: DirectoryEntry, *, has_ended: bool) -> None:
         """
-        Another entry is said to count above one of ours, or to be ours: act on it. `has_ended` as
-        in `KnownAbove`.
+        Act on an entry that counts above one of ours, or that names this node.
 
-        All that follows has been done when this returns; it is safe when the store says so.
+        `has_ended` as in `KnownAbove`. All changes are made when this returns; the store decides
+        when they are durable.
         """
         client_id = other.client_id
         own = self._registrar.own.get(client_id)
@@ -162,18 +174,18 @@ class EntryConflicts:
             self.offers[client_id] = other.node
 
     def _is_missing(self, other: DirectoryEntry) -> bool:
-        """True if somebody says that the session is here, and it is not."""
+        """True if the entry names this node, and no session is here."""
         return other.node == self._members.name and other.client_id not in self._registrar.own
 
     def _may_come(self, client_id: str) -> bool:
-        """True if the session of that id may be here soon; or a copy that is void."""
+        """True if the session of that id may be here soon, or if a void copy of it is here."""
         is_near = client_id in self._holdings.held or client_id in self._holdings.arriving
         return is_near or client_id in self._arrivals.busy
 
     # from the entries that are kept here
 
     def ask_about_hearsay(self, node: str) -> Procedure[None]:
-        """Ask a node for sessions that only others say to be there."""
+        """Ask a node for the sessions that only other nodes place there."""
         book = self._keeper.entries
         entries = book.hearsay(node, TOLD_AT_ONCE)
         if not entries:
@@ -190,7 +202,7 @@ class EntryConflicts:
                 book.confirm(entry)
 
     def tell_losers(self, node: str) -> Procedure[None]:
-        """Tell a node what counts above sessions that it had."""
+        """Send a node the entries that count above sessions that it had."""
         entries = self._keeper.entries.due_to(node, TOLD_AT_ONCE)
         told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
         reply = yield from ask(node, Supersede(entries=told))
@@ -202,7 +214,7 @@ class EntryConflicts:
     # sessions that count below another
 
     def offer(self, client_id: str) -> Procedure[None]:
-        """Ask the node whose session counts above ours to take ours in."""
+        """Offer our session to the node whose session counts above it."""
         node = self.offers[client_id]
         own = self._registrar.own.get(client_id)
         if own is None or not own.persistent or self._members.get(node) is None:
@@ -214,7 +226,7 @@ class EntryConflicts:
         if isinstance(reply, MovedTo):
             self.offers[client_id] = reply.node
         elif isinstance(reply, NotHeld):
-            # The entry that counted above was nobody's session: ours is the one there is.
+            # The entry that counted above has no session: ours is the only one.
             del self.offers[client_id]
             own = self._registrar.own.get(client_id)
             if own is not None and own.persistent:
@@ -222,7 +234,7 @@ class EntryConflicts:
                 self._raise_above(own, void)
 
     def offered(self, source: str, request: Offer) -> Reply:
-        """A node has a session that counts below ours."""
+        """Answer a node that offers a session below ours."""
         client_id = request.client_id
         if client_id in self._holdings.held:
             self._spawn(self._arrivals.fetch(client_id, source, request.incarnation))
@@ -238,7 +250,7 @@ class EntryConflicts:
     # internal
 
     def _is_new(self, own: DirectoryEntry) -> bool:
-        """Whether it is a clean session of just now, which most keepers have not heard of yet."""
+        """True if the entry is of a recent clean session that most keepers do not know yet."""
         fresh = None if own.persistent else self._fresh.get(own.client_id)
         if fresh is None:
             return False

@@ -1,9 +1,9 @@
 """
-Where the entries of this node's sessions are kept, while members come and go.
+The keepers of this node's sessions, while members join and leave.
 
-The keepers of each id are remembered. A change of the members is worked off in slices: a newcomer
-is compared with the keepers that an id had, and only where a keeper went all members are looked at
-again. Whoever asks for an id that is behind has it brought up to date first.
+The keepers of each id are cached. A change of the members is processed in slices. A newcomer is
+compared with an id's earlier keepers; only the loss of a keeper needs a look at all members. A
+request for the keepers of a stale id updates that id first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Keepers = tuple[str, ...]
 
 class EntryPlacement:
     """
-    The keepers of the ids of one node; `ids` gives them all, `moved` hears of an id whose keepers
-    are others now: before, since.
+    The keepers of the ids of one node; `ids` returns all ids.
+
+    `moved` gets an id whose keepers changed, with the keepers before and since.
     """
 
     def __init__(
@@ -39,35 +40,37 @@ class EntryPlacement:
 
     @property
     def is_behind(self) -> bool:
-        """True if some ids have not been looked at since the members changed."""
+        """True if ids remain that were not examined since the members changed."""
         return bool(self._behind)
 
     def keepers(self, client_id: str) -> Keepers:
-        """The keepers of an id, as of now; remembered, if `add` was called for it."""
+        """Return the present keepers of an id; ids that were passed to `add` are cached."""
         self.bring(client_id)
         known = self._at.get(client_id)
         return self._places.keepers(client_id) if known is None else known
 
     def bring(self, client_id: str) -> None:
         """
-        Up to date, if the id is behind: those who kept it before hear of what it has, and would
-        not when that is gone.
+        Update a stale id.
+
+        Callers do so before its entry is gone: afterwards the earlier keepers would not learn its
+        end.
         """
         if client_id in self._behind:
             self._bring(client_id)
 
     def add(self, client_id: str) -> None:
-        """Remember the keepers of an id from now on."""
+        """Cache the keepers of an id from now on."""
         if not self._members.is_alone and client_id not in self._at:
             self._at[client_id] = self._places.keepers(client_id)
 
     def forget(self, client_id: str) -> None:
-        """Nothing of that id is here any more."""
+        """Forget an id without an entry here."""
         self._at.pop(client_id, None)
         self._behind.pop(client_id, None)
 
     def on_members(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The members may be others now: who came, who went."""
+        """Note a change of the members; return those that joined, and those that left."""
         before, now = frozenset(self._places.names), frozenset(self._members.places.names)
         was_alone = len(before) == 1
         joined, left = now - before, before - now
@@ -75,14 +78,14 @@ class EntryPlacement:
             self._places = self._members.places
             self._changes.append((joined, left))
             self._since.clear()
-            if was_alone:  # all ids are new to all keepers, this node among them
+            if was_alone:  # a node that was alone has sent no id to any keeper, itself included
                 self._at.clear()
             ids = self._ids() if was_alone else self._at
             self._behind = dict.fromkeys(ids, len(self._changes) - 1) | self._behind
         return joined, left
 
     def go_on(self, count: int) -> None:
-        """Look at so many ids that are behind."""
+        """Update at most `count` stale ids."""
         for client_id in list(islice(self._behind, count)):
             self.bring(client_id)
 

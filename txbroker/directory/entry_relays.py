@@ -1,8 +1,8 @@
 """
-A member went: which entries that are kept here its place's new keepers should hear of.
+Relays after a member left: entries of this replica that the new keepers need.
 
-A session whose holder is away has nobody else who could tell them. All entries are looked at, in
-slices, for all keepers at once.
+A session whose holder is away has no other node that could send them its entry. The relays examine
+all entries, in slices, for all keepers at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txbroker.directory.members import Members
 
 
 class EntryRelays:
-    """`relay` gets a keeper and an id that it keeps since."""
+    """The relays of one node; `relay` gets a keeper, and an id of which the keeper is new."""
 
     def __init__(
         self, members: Members, entries: EntryTable, relay: Callable[[str, str], None]
@@ -28,16 +28,16 @@ class EntryRelays:
 
     @property
     def is_behind(self) -> bool:
-        """True if there are entries that have not been looked at since."""
+        """True if entries remain that were not examined since a member left."""
         return self._scan is not None
 
     def begin(self, left: frozenset[str]) -> None:
-        """These members went."""
+        """Begin to examine all entries, since these members left."""
         self._left = left | self._left if self.is_behind else left
         self._scan = self._entries.durable()
 
     def go_on(self, count: int) -> None:
-        """Look at so many entries."""
+        """Examine at most `count` entries."""
         for _ in range(count if self._scan is not None else 0):
             assert self._scan is not None
             entry = next(self._scan, None)

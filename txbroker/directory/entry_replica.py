@@ -47,13 +47,13 @@ class EntryReplica:
     # from other nodes
 
     def lookup(self, request: Lookup) -> Answers | OtherView:
-        """Where sessions are."""
+        """Answer where the sessions of the ids are."""
         if request.view != self._members.view:
             return self.other_view()
         return Answers(answers=tuple(self.find(client_id) for client_id in request.client_ids))
 
     def find(self, client_id: str) -> Answer:
-        """Where one session is."""
+        """Answer where the session of one id is."""
         entry = self.entries.get(client_id)
         return Answer(
             settled=self._members.is_settled,
@@ -62,18 +62,19 @@ class EntryReplica:
         )
 
     def claim(self, source: str, request: Claim) -> Claimed | OtherView:
-        """A session shall begin at `source`."""
+        """Accept or refuse a new session at `source`."""
         if request.view != self._members.view:
             return self.other_view()
         entry = attrs.evolve(request.entry, node=source)
         verdict = self.entries.claim(entry)
         if isinstance(verdict, EntryTableFull):
-            return self.other_view()  # as good as no answer: this keeper cannot stand for it
+            # A full keeper cannot store the claim: the asker must not count its answer.
+            return self.other_view()
         self.entries.renew(entry.client_id, source, self._syncs.get(source, 0))
         return Claimed(conflict=None if verdict is None else verdict.entry)
 
     def register(self, source: str, batch: Register) -> Registered | OtherView:
-        """A part of what a member has to say."""
+        """Store a part of a member's entries."""
         if batch.view != self._members.view:
             return self.other_view()
         if batch.first:
@@ -83,20 +84,22 @@ class EntryReplica:
         return self._take(source, batch)
 
     def wills_sent(self, request: WillsSent) -> None:
-        """Another keeper has published these."""
+        """Remove wills that another keeper has published."""
         for will in request.wills:
             self.entries.will_is_sent(will.client_id, request.node, will.life, will.number)
 
     def other_view(self) -> OtherView:
-        """The members as this node knows them."""
+        """Return the members as this node knows them."""
         return OtherView(view=self._members.view, members=self._members.all)
 
     # internal
 
     def _goes_on(self, source: str, batch: Register) -> bool:
         """
-        Whether it belongs to a list that was begun here, or follows one. Who did not see that a
-        member went, before that came back, believes to have said everything under this view.
+        True if the batch belongs to a list that began here, or follows such a list.
+
+        A member may not have seen this node leave and return. Such a member believes that this
+        keeper knows all its entries under this view.
         """
         sync = self._syncs.get(source)
         is_news = not batch.sync and not batch.catching_up
@@ -128,10 +131,10 @@ class EntryReplica:
         return self._registered(conflicts=tuple(conflicts), past=tuple(past), full=tuple(full))
 
     def _put(self, entry: DirectoryEntry, source: str) -> Verdict:
-        # Others may know of a session at a node before it says so itself; its own list, should it
-        # be on its way just now, does not end what came later than the list began.
+        # Others may know of a session before its holder reports it. Such an entry counts as part of
+        # the holder's list under way; otherwise the end of that list would end the entry.
         if self._members.is_removed(entry.node):
-            return None  # its sessions went with it; whoever says so has not looked at all since
+            return None  # the sender has not seen the removal, and would revive lost sessions
         sync = self._syncs.get(entry.node, 0)
         return self.entries.put(entry, sync, is_hearsay=entry.node != source)
 

@@ -1,12 +1,17 @@
 """
-What this node has to say to the keepers of its clients' entries, until they know it.
+The replication of this node's entries to their keepers, until each keeper knows them.
 
-For each other member there is a list of ids that have news for it (bounded), sent in batches, one
-at a time, and tried again for ever. Where the news cannot be told one by one (the keeper is new, or
-began a new life, or too much piled up) the complete list is sent instead. When the members change,
-only ids whose keepers are others now are news, to those that they have and to those that they had.
+Theory of operation. The replicator decides what each keeper must still learn of this node's
+sessions. For each other member it has a bounded list of pending ids. Batches leave one at a time,
+and failed batches are sent again without end. A keeper is in one of two states:
 
-Where this node is a keeper itself, its entries are written at once, without a list.
+- *unlisted*: the keeper is new, began a new life, or has too many pending ids. The replicator sends
+  the complete list.
+- *listed*: the keeper has the complete list. The replicator sends changes only.
+
+A change of the members makes pending only the ids whose keepers changed. Both the new keepers and
+the earlier ones receive these ids. Entries of which this node is a keeper are written at once,
+without a list.
 """
 
 from __future__ import annotations
@@ -26,41 +31,46 @@ from txbroker.directory.requests import Register, Registered
 from txbroker.directory.silent_members import SilentMembers
 
 RECHECK = 20.0
-"""Seconds after which what changed is told once more."""
+"""Seconds after which a changed entry is sent once more."""
 
 SLICE = 200
-"""Ids that are looked at in one turn after a change of the members."""
+"""Ids that one turn examines after a change of the members."""
 
 GRACE = 3.0
-"""Seconds for which a keeper that was to be spoken to may be late."""
+"""Seconds by which an expected message to a keeper may be late."""
 
 LISTS = 4
-"""Keepers that are sent complete lists at a time; the others come after."""
+"""Keepers that receive complete lists concurrently; the others wait."""
 
 CALM = 0.02
 LONGEST_CALM = 10.0
 """
-Seconds without another newcomer, for each member, before newcomers are sent lists; at the longest.
+Seconds per member without a newcomer before lists are sent to newcomers; and the upper bound.
 
-Where fifty nodes start at once, lists between all of them would keep them from joining.
+If fifty nodes start together, lists between all of them would delay their joins.
 """
 
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts; longer where a site is so large that these were more than..."""
+"""Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
 
 ATTEMPTS = 20
-"""...so many a second, with all others away."""
+"""Upper bound of attempts a second while all other members are away."""
 
 
 class EntryReplicator:
     """
-    The registrations of one node in the life `life` of its process; `entries` are kept here.
+    The registrations of one node in the life `life` of its process; `entries` is its own replica.
 
-    `own` are the sessions here; `gone` those that were given away, registered for their new holder
-    until a majority of the keepers knows (`on_known` is called with the id). `on_conflict` gets an
-    entry kept here that counts above one of `own`, and whether it has ended; `kept` gives ids that
-    must not be dropped although nothing is registered; `wake` is called when there is something to
-    send; `every` is the `pulse`. Newcomers are sent nothing before the second `calm`.
+    - `own`: the entries of sessions here.
+    - `gone`: entries of sessions that moved away, registered for their new holder. `on_known` gets
+      the id once a majority of the keepers knows the entry.
+    - `on_conflict`: gets an entry of the own replica that counts above one of `own`, and whether
+      that session has ended.
+    - `kept`: returns ids that must stay though no entry is registered for them.
+    - `wake`: is called when a batch is ready.
+    - `every`: the interval of `pulse`, in seconds.
+
+    Newcomers receive nothing before the time `calm`.
     """
 
     def __init__(
@@ -110,7 +120,9 @@ class EntryReplicator:
     # from the directory
 
     def start(self) -> None:
-        """After a start, when `own` and `gone` are set: what is kept here is made to agree."""
+        """
+        Reconcile this node's replica with `own` and `gone`, which the caller has set after a start.
+        """
         me, number = self._members.name, self._lists.next_number()
         for entry in [*self.gone.values(), *self.own.values()]:
             self._placement.add(entry.client_id)
@@ -121,11 +133,12 @@ class EntryReplicator:
         self._entries.end_unlisted(me, number)
 
     def set(self, entry: DirectoryEntry) -> None:
-        """This is so from now on."""
+        """Register an entry of this node."""
         self.own[entry.client_id] = entry
         gone = self.gone.get(entry.client_id)
         if gone is not None and entry.order > gone.order:
-            # Told when this one has ended, it would keep the keepers from hearing of that.
+            # An older entry of `gone`, sent after this session's end, would hide that end from the
+            # keepers.
             self.forget(entry.client_id)
             self._on_known(entry.client_id)
         self._told.pop(entry.client_id, None)
@@ -134,7 +147,9 @@ class EntryReplicator:
         self._tell(entry.client_id)
 
     def recheck(self) -> None:
-        """Now and then: tell again what changed; the answers say what counts above it."""
+        """
+        Send changed entries again after `RECHECK`; the answers name entries that count above them.
+        """
         until = self._now() - RECHECK
         for client_id, told in list(islice(self._told.items(), BATCH)):
             if told > until:
@@ -144,7 +159,7 @@ class EntryReplicator:
                 self._tell(client_id)
 
     def drop(self, client_id: str) -> None:
-        """No session of that id is here any more."""
+        """Unregister the id: its session here has ended."""
         self._told.pop(client_id, None)
         self._placement.bring(client_id)
         own = self.own.pop(client_id, None)
@@ -153,47 +168,49 @@ class EntryReplicator:
             self._let_go(client_id)
 
     def withdraw(self, client_id: str, generation: int) -> None:
-        """A claim up to this generation came to nothing."""
+        """Withdraw a claim up to this generation, which began no session."""
         self._tell(client_id, generation)
 
     def deny(self, entry: DirectoryEntry) -> None:
-        """Others have heard of a session here, and there is none up to that one."""
+        """Deny an entry that names this node: no session up to it is here."""
         client_id = entry.client_id
         gone = self.gone.get(client_id)
         if gone is not None and gone.order < entry.order:
-            # It came back, and has ended: where it went before would be told in place of that.
+            # The session returned and ended here: its earlier move would be sent in place of the
+            # end.
             self.forget(client_id)
             self._on_known(client_id)
         self._tell(client_id, entry.generation)
 
     def give_away(self, entry: DirectoryEntry) -> None:
-        """The session is at `entry.node` now."""
+        """Register a session that moved to `entry.node`."""
         self._placement.bring(entry.client_id)
         self.own.pop(entry.client_id, None)
         self._told.pop(entry.client_id, None)
         self.gone[entry.client_id] = entry
         self._known[entry.client_id] = set()
         self._placement.add(entry.client_id)
-        # A keeper that is not reached before this is forgotten hears of the end at least.
+        # The entry may be forgotten before a keeper is reached: that keeper receives at least the
+        # end here.
         self._tell(entry.client_id, entry.past)
 
     def forget(self, client_id: str) -> None:
-        """What was given away needs no more words."""
+        """Forget the entry of a session that moved away."""
         self.gone.pop(client_id, None)
         self._known.pop(client_id, None)
         self._let_go(client_id)
 
     def forget_node(self, node: str) -> None:
-        """The node was removed by command: nobody is to be told what went there."""
+        """Forget the entries of sessions that moved to a node that was removed by command."""
         for client_id in [client_id for client_id, e in self.gone.items() if e.node == node]:
             self.forget(client_id)
 
     def tell_again(self, client_id: str) -> None:
-        """A keeper believes something else."""
+        """Send the entry again: a keeper stores another one."""
         self._tell(client_id)
 
     def knows(self, client_id: str, keeper: str) -> None:
-        """This keeper has heard of what was given away."""
+        """Note that this keeper knows the move of a session."""
         known = self._known.get(client_id)
         if known is None:
             return
@@ -204,19 +221,19 @@ class EntryReplicator:
             self._on_known(client_id)
 
     def is_known(self, client_id: str) -> bool:
-        """Whether a majority of the keepers has heard where a session went."""
+        """True if a majority of the keepers knows where the session moved."""
         return client_id not in self._known
 
     def is_told(self, client_id: str) -> bool:
-        """Whether all its keepers have heard all there is to say of this id."""
+        """True if all keepers of the id know its whole state."""
         return self._heard(client_id) == len(self._placement.keepers(client_id))
 
     def is_told_to_most(self, client_id: str) -> bool:
-        """Whether a majority of its keepers has."""
+        """True if a majority of the keepers of the id knows its whole state."""
         return self._heard(client_id) >= majority(len(self._placement.keepers(client_id)))
 
     def is_deaf(self, client_id: str) -> bool:
-        """Whether most of its keepers do not answer."""
+        """True if so many keepers of the id do not answer that no majority is left."""
         keepers = self._placement.keepers(client_id)
         peers = [self._peers.get(name) for name in keepers]
         silent = sum(peer is not None and peer.failures > 0 for peer in peers)
@@ -224,15 +241,16 @@ class EntryReplicator:
 
     def is_cut_off(self, client_id: str) -> bool:
         """
-        Whether some keeper of the id does not answer, or has not heard all that is here; or may be
-        one of those, as it was not spoken to of late.
+        True if a keeper of the id does not answer or lacks a change of this node, or may do so.
+
+        A keeper without recent messages from this node may be away unnoticed.
         """
         peers = [self._peers.get(name) for name in self._placement.keepers(client_id)]
         return any(peer is not None and self._is_lost(peer) for peer in peers)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every keeper has heard all there is to say, but for those that do not answer."""
+        """True if every keeper that answers knows the whole state of this node."""
         return all(
             peer.failures or (peer.is_listed and not peer.pending and peer.in_flight is None)
             for peer in self._peers.values()
@@ -240,13 +258,16 @@ class EntryReplicator:
 
     @property
     def is_moving(self) -> bool:
-        """True if not all ids have been looked at since the members changed."""
+        """True if not all ids have been examined since the members changed."""
         return self._placement.is_behind or self._relays.is_behind
 
     # from the shell that calls the keepers
 
     def go_on(self) -> bool:
-        """Look at some of what a change of the members left; whether there may be more to say."""
+        """
+        Examine a slice of the ids after a change of the members; return True if batches may be
+        ready.
+        """
         is_busy = self._lists.is_unfinished or self.is_moving
         self._lists.is_unfinished = False
         if self._placement.is_behind:
@@ -256,7 +277,7 @@ class EntryReplicator:
         return is_busy
 
     def met(self, name: str, life: int) -> None:
-        """That member spoke, in that life of its process."""
+        """Note that the member sent a message, and the life of its process."""
         peer = self._peers.get(name)
         if peer is not None and peer.failures:
             peer.due = 0.0
@@ -268,7 +289,7 @@ class EntryReplicator:
         peer.life = life
 
     def batch(self, name: str, now: float) -> Register | None:
-        """What is to be said to this keeper now; the outcome is told by one of the next two."""
+        """Return the next batch for this keeper; `answered` or `failed` reports its outcome."""
         peer = self._peers.get(name)
         if peer is None or peer.in_flight is not None or now < peer.due:
             return None
@@ -288,7 +309,7 @@ class EntryReplicator:
         return batch
 
     def answered(self, name: str, batch: Register, reply: Registered, now: float) -> None:
-        """The keeper took the batch, or began a new life."""
+        """Note that the keeper stored the batch, or began a new life."""
         peer = self._finish(name, batch)
         if peer is None:
             return
@@ -302,7 +323,7 @@ class EntryReplicator:
         peer.wants_relays = not reply.settled
         if batch.last and batch.catching_up:
             peer.change = 0 if peer.change == peer.said[0] else peer.change
-        elif batch.last and batch.sync == peer.sync:  # not started over meanwhile
+        elif batch.last and batch.sync == peer.sync:  # a restarted list has another number
             peer.is_listed = True
             peer.listing = peer.relaying = None
         self._has_entries = self._has_entries or bool(batch.entries)
@@ -316,8 +337,9 @@ class EntryReplicator:
 
     def failed(self, name: str, batch: Register, now: float) -> None:
         """
-        No answer, or the keeper sees other members; it may have taken the batch or not, and saying
-        it twice does no harm.
+        Return the batch to the pending ids: no answer came, or the keeper sees other members.
+
+        The keeper may have stored the batch. A repeated batch is harmless.
         """
         peer = self._finish(name, batch)
         if peer is None:
@@ -326,12 +348,12 @@ class EntryReplicator:
         peer.due = now + peer.pause
         peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) / ATTEMPTS))
         if peer.is_listed or (batch.sync and batch.sync == peer.sync):
-            peer.put_back(batch)  # not started over meanwhile
+            peer.put_back(batch)  # a restarted list has another number
 
     # internal
 
     def _finish(self, name: str, batch: Register) -> ReplicaPeer | None:
-        """The call is over; None where it does not matter any more."""
+        """End the call; return None if the keeper left or a newer call replaced it."""
         peer = self._peers.get(name)
         if peer is None or peer.in_flight is not batch:
             return None
@@ -367,7 +389,8 @@ class EntryReplicator:
 
     def _tell_peer(self, peer: ReplicaPeer, client_id: str, generation: int) -> None:
         if not (peer.is_listed or peer.sync):
-            return  # the list will have it; of one that has begun the keeper spares what came since
+            # A list not yet begun will have the entry; a begun list ends no entry that came later.
+            return
         peer.pending[client_id] = max(generation, peer.pending.get(client_id, 0))
         if not peer.failures:
             peer.due = 0.0
@@ -384,7 +407,7 @@ class EntryReplicator:
 
     def _put_here(self, entry: DirectoryEntry) -> None:
         if self._members.is_alone and not (entry.persistent or entry.testament):
-            return  # a connection here is of no concern to anybody else, yet
+            return  # an only member needs no entry of a mere connection
         name = self._members.name
         if name not in self._placement.keepers(entry.client_id):
             return
@@ -421,7 +444,9 @@ class EntryReplicator:
         self.calm = min(now + calm, self._storm + LONGEST_CALM)
 
     def _on_moved(self, client_id: str, before: tuple[str, ...], now: tuple[str, ...]) -> None:
-        """Others keep the id now."""
+        """
+        Send the entry of an id whose keepers changed, to the new keepers and to the earlier ones.
+        """
         entry = self._entry_for(client_id)
         if entry is None:
             return

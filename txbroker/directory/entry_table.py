@@ -22,7 +22,7 @@ from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import DirectoryEntry, pack, testament_fields, testament_from, unpack
 
 LIMIT = 1_000_000
-"""Entries that one node keeps."""
+"""Upper bound of entries at one node."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -81,17 +81,17 @@ class EntryTable:
     # from whoever looks for a session
 
     def get(self, client_id: str) -> DirectoryEntry | None:
-        """The entry in force; None where there is none, or its session has ended."""
+        """Return the entry in force; None: there is no entry, or its session has ended."""
         record = self._records.get(client_id)
         return None if record is None or record.ended else record.entry
 
     def generation(self, client_id: str) -> int:
-        """Of the last kept session that is known; 0: none."""
+        """Return the generation of the last known kept session; 0: none is known."""
         record = self._records.get(client_id)
         return 0 if record is None else record.entry.generation
 
     def greatest(self, client_id: str) -> int:
-        """The greatest number in what is known of the id; 0: nothing is."""
+        """Return the greatest number known of the id; 0: none is known."""
         record = self._records.get(client_id)
         return 0 if record is None else max(record.entry.incarnation, record.entry.replaces)
 
@@ -99,10 +99,10 @@ class EntryTable:
 
     def claim(self, entry: DirectoryEntry) -> Verdict:
         """
-        A session that is kept shall begin: only above all that is known.
+        Accept a new kept session, if its incarnation is above all that is known.
 
-        Of two claims with one incarnation the first that comes stands here, so that not both can
-        have a majority of the keepers.
+        Of two claims with one incarnation the first to arrive stands here. Otherwise both could
+        find a majority of the keepers.
         """
         record = self._records.get(entry.client_id)
         if record is not None:
@@ -112,7 +112,9 @@ class EntryTable:
         return self.put(entry)
 
     def put(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
-        """What a holder says of itself, or another of it (`is_hearsay`)."""
+        """
+        Store an entry that its holder sent, or that another node sent of the holder (`is_hearsay`).
+        """
         record = self._records.get(entry.client_id)
         is_news = record is None or record.entry != entry
         if record is None:
@@ -126,7 +128,8 @@ class EntryTable:
             if known.order > entry.order or (record.ended and known.order == entry.order):
                 return KnownAbove(known, record.ended and entry.node not in record.losers)
             if is_hearsay and record.is_said and known.order == entry.order:
-                return None  # its node has said it itself, with the will of now
+                # The holder's own entry has the current will, and hearsay would replace that will.
+                return None
             if is_news:
                 self._replace(record, entry)
         record.sync = max(record.sync, sync)
@@ -139,17 +142,17 @@ class EntryTable:
         return None
 
     def renew(self, client_id: str, node: str, sync: int) -> None:
-        """The id is in the node's list, though there is nothing to say of it yet."""
+        """Note that the node's list number `sync` has the id; there is no entry to send yet."""
         record = self._records.get(client_id)
         if record is not None and record.entry.node == node:
             record.sync = max(record.sync, sync)
 
     def end(self, client_id: str, node: str, generation: int) -> None:
         """
-        The node holds no session of this id any more.
+        End the entry: the node holds no session of this id up to `generation`.
 
-        A claim does not come in one order with what else a node says: this is about that generation
-        and earlier ones only.
+        A claim and the node's other messages have no common order. Without the bound, a late end
+        would end a later session.
         """
         record = self._records.get(client_id)
         if record is None or record.entry.node != node or record.ended:
@@ -158,7 +161,7 @@ class EntryTable:
             self._end(record)
 
     def end_unlisted(self, node: str, sync: int) -> None:
-        """The node's complete list number `sync` is here: what was not in it has ended."""
+        """End all entries of the node that its complete list number `sync` did not contain."""
         for record in list(self._records.values()):
             if record.entry.node == node and record.sync < sync and not record.ended:
                 self._end(record)
@@ -166,16 +169,16 @@ class EntryTable:
     # from those who tell the losers
 
     def losers(self) -> tuple[str, ...]:
-        """Nodes that have to be told something."""
+        """Return the nodes that a superseding entry must still reach."""
         return tuple(self._losers)
 
     def due_to(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
-        """Entries that count above what the node had, `count` at the most."""
+        """Return at most `count` entries that count above the node's own."""
         due = self._losers.get(node, {})
         return tuple(self._records[client_id].entry for client_id in islice(due, count))
 
     def told(self, node: str, entry: DirectoryEntry) -> None:
-        """The node has done what follows from the entry."""
+        """Note that the node has acted on the entry."""
         record = self._records.get(entry.client_id)
         if record is not None and record.entry.order >= entry.order:
             self._forget_loser(record, node)
@@ -185,9 +188,10 @@ class EntryTable:
 
     def hearsay(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
         """
-        Entries that name the node, and of which it has said nothing itself, `count` at the most:
-        those first that were not asked about for longest. A session that moved may have ended
-        before anybody here heard of the move.
+        Return at most `count` entries that name the node without the node's own word.
+
+        The least recently asked entries come first. A moved session may have ended before any node
+        here heard of the move.
         """
         of_node = self._hearsay.get(node, {})
         ids = list(islice(of_node, count))
@@ -196,13 +200,16 @@ class EntryTable:
         return tuple(self._records[client_id].entry for client_id in ids)
 
     def nodes_of_hearsay(self) -> tuple[str, ...]:
-        """Nodes that have to be asked."""
+        """Return the nodes that hearsay entries name: the directory asks these nodes."""
         return tuple(self._hearsay)
 
     def confirm(self, entry: DirectoryEntry) -> None:
         """
-        Asked about that entry, its node said that the session is there. It may tell its end only to
-        others: it is of another site, or sees other members. So it is asked again, later.
+        Note that the node, when asked, confirmed the session of that entry; the question recurs
+        later.
+
+        The node may send the session's end to other keepers only: its site or its view of the
+        members differs.
         """
         client_id, of_node = entry.client_id, self._hearsay.get(entry.node, {})
         if client_id in of_node and self._records[client_id].entry.order == entry.order:
@@ -210,15 +217,17 @@ class EntryTable:
             self._confirmed.setdefault(entry.node, {})[client_id] = None
 
     def ask_again(self) -> None:
-        """What was confirmed is to be asked about once more."""
+        """Turn confirmed entries into hearsay again, so that their nodes are asked once more."""
         confirmed, self._confirmed = self._confirmed, {}
         for node, ids in confirmed.items():
             self._hearsay.setdefault(node, {}).update(ids)
 
     def deny(self, entry: DirectoryEntry) -> None:
         """
-        Asked about that entry, its node said that there is no session up to it. The answer comes
-        in no order with what else the node says, so it ends nothing that the node has said.
+        End an entry that its node, when asked, denied.
+
+        The answer and the node's other messages have no common order. Thus a denial ends no entry
+        that the node itself has sent.
         """
         record = self._records.get(entry.client_id)
         if record is None or record.entry.order != entry.order:
@@ -227,7 +236,10 @@ class EntryTable:
             self._end(record)
 
     def doubt(self, nodes: Collection[str]) -> None:
-        """What these have said counts no more: they do not say here any more what ends."""
+        """
+        Turn the entries of these nodes into hearsay: the nodes no longer send their ends to this
+        keeper.
+        """
         for record in self._records.values():
             if record.entry.node in nodes and not record.ended:
                 record.is_said = False
@@ -236,15 +248,15 @@ class EntryTable:
     # wills
 
     def nodes_with_wills(self) -> tuple[str, ...]:
-        """Nodes of whose clients wills are kept here."""
+        """Return the nodes whose clients have wills in this table."""
         return tuple(self._wills)
 
     def with_wills(self, node: str) -> tuple[DirectoryEntry, ...]:
-        """The entries of the node's clients that have a will."""
+        """Return the entries of the node's clients that have a will."""
         return tuple(self._records[client_id].entry for client_id in self._wills.get(node, {}))
 
     def will_is_sent(self, client_id: str, node: str, life: int, number: int) -> None:
-        """That will is published."""
+        """Remove a will that was published."""
         record = self._records.get(client_id)
         if record is None or record.entry.node != node:
             return
@@ -257,14 +269,16 @@ class EntryTable:
     # from the members
 
     def durable(self) -> Iterator[DirectoryEntry]:
-        """What another keeper should know for holders that cannot speak for themselves."""
+        """
+        Yield the entries that a new keeper needs on behalf of holders that cannot send theirs.
+        """
         for client_id in list(self._records):
             record = self._records.get(client_id)
             if record is not None and not record.ended and _is_lasting(record.entry):
                 yield record.entry
 
     def forget_node(self, node: str) -> None:
-        """The node was removed by command, and its sessions are gone with it."""
+        """End all entries of a node that was removed by command: its sessions are lost."""
         for record in list(self._records.values()):
             self._forget_loser(record, node)
             if record.entry.node == node:
@@ -311,7 +325,7 @@ class EntryTable:
         self._settle(record)
 
     def _settle(self, record: _Record) -> None:
-        """Keep what is left of a record that may have become needless."""
+        """Store the record, or delete it if its session has ended and no loser remains."""
         if record.ended and not record.losers:
             client_id = record.entry.client_id
             del self._records[client_id]

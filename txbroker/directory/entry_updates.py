@@ -1,8 +1,8 @@
 """
-What is said to one keeper at a time: parts of a complete list, or news.
+The next batch for one keeper: a part of a complete list, or changes.
 
-A list is found in slices: in a large site few of the ids here are the keeper's, and many have to be
-looked at for a part of it.
+A list is built in slices. In a large site one keeper has few of the ids here, so one part of its
+list needs many ids examined.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BATCH = 500
 
 OWN = 5_000
 RELAYED = 200
-"""Ids that are looked at in one slice; where they are kept is remembered only of one's own."""
+"""Ids that one slice examines; keepers are cached for own ids only."""
 
 
 @attrs.frozen(kw_only=True)
 class EntrySources:
     """
-    What there is to say: `entry` of an id, `ids` of all sessions; `kept` as in `EntryReplicator`.
+    The sources of a batch: `entry` of an id, `ids` of all sessions, `kept` as in `EntryReplicator`.
 
-    `is_moving`: not all ids have been looked at since the members changed.
+    `is_moving`: returns True if not all ids have been examined since the members changed.
     """
 
     entry: Callable[[str], DirectoryEntry | None]
@@ -44,7 +44,7 @@ class EntrySources:
 
 
 class EntryUpdates:
-    """`is_unfinished`: something is being found that is not ready to be sent."""
+    """The batches of one node; `is_unfinished`: a slice ended before its batch was ready."""
 
     def __init__(
         self,
@@ -65,18 +65,18 @@ class EntryUpdates:
         self._count = life << 32
 
     def next_number(self) -> int:
-        """Of a new list; greater than all before."""
+        """Return the number of a new list, greater than all before."""
         self._count += 1
         return self._count
 
     def part(self, peer: ReplicaPeer) -> Register | None:
-        """The next part of a complete list; None where it has to be found first."""
+        """Return the next part of a complete list; None: further slices must find it first."""
         if peer.again is not None:
             again, peer.again = peer.again, None
             return attrs.evolve(again, view=self._members.view, silent=self._absence.silent)
         if not peer.sync:
-            # What is in the list is decided after the keeper knows that one is coming: whatever
-            # others tell it later does not end with the list.
+            # The content of the list is fixed after the keeper knows of the list. Otherwise the
+            # list would end entries that other members send the keeper later.
             peer.sync = self.next_number()
             peer.has_entries = False
             return self._register(peer, first=True)
@@ -93,7 +93,9 @@ class EntryUpdates:
         return self._register(peer, entries=entries, relayed=relayed, kept=kept, last=is_all)
 
     def news(self, peer: ReplicaPeer) -> Register | None:
-        """What it does not know yet, or a sign of life; None where it has to be found first."""
+        """
+        Return the unsent changes, or a sign of life; None: further slices must find them first.
+        """
         entries, ended, relayed = [], [], []
         for client_id in list(islice(peer.pending, BATCH)):
             generation = peer.pending.pop(client_id)
@@ -102,7 +104,9 @@ class EntryUpdates:
                 ended.append(Ended(client_id=client_id, generation=generation))
             elif self._is_kept_by(peer, client_id):
                 entries.append(entry)
-            else:  # others keep it now; of one that has left since, it had what was told before
+            # Other members are keepers now, and the earlier keeper must end its entry. Of a session
+            # that moved since, that keeper knows an older generation.
+            else:
                 is_here = entry.node == self._members.name
                 last = entry.generation if is_here else generation
                 ended.append(Ended(client_id=client_id, generation=last))
@@ -128,7 +132,7 @@ class EntryUpdates:
     # internal
 
     def _find(self, peer: ReplicaPeer) -> bool:
-        """Find more of a list, up to a batch; whether that is all."""
+        """Find more entries of a list, at most a batch; return True if the list is complete."""
         assert peer.listing is not None
         for _ in range(OWN):
             client_id = next(peer.listing, None)
@@ -158,7 +162,7 @@ class EntryUpdates:
         return False
 
     def _is_to_be_relayed(self, peer: ReplicaPeer, entry: DirectoryEntry) -> bool:
-        """False for what that peer, or this node, says itself."""
+        """True unless the peer or this node is the entry's holder, which sends the entry itself."""
         return entry.node not in (peer.name, self._members.name)
 
     def _is_kept_by(self, peer: ReplicaPeer, client_id: str) -> bool:
