@@ -1,8 +1,14 @@
 """
-Clients as they connect to this node and leave it: their entries, clean or kept, and their wills.
+Clients that connect to this node and leave it: their entries, clean or kept, and their wills.
 
-A clean session begins by ending what was kept before, and is forgotten when the keepers know that
-it did. A will is the keepers' business, too, from CONNECT until it is published or discarded.
+Theory of operation. `ConnectedClients` decides which entry a connection registers, and how long the
+entry stays. A clean session begins by ending the earlier kept session. The entry of an ended clean
+session stays until the keepers know that it began. The keepers have a will from CONNECT until the
+will is published or discarded. A client id is in one of three states:
+
+- *connected*: its entry is registered, with its will.
+- *leaving*: the connection is closed, and its due will is not published yet.
+- *closing*: a clean session has ended, and some keepers do not know yet that it began.
 """
 
 from __future__ import annotations
@@ -22,17 +28,18 @@ from txbroker.model.machine_time import MachineTime
 from txbroker.mqtt.wire.packets import Will
 
 REMEMBERED = 60.0
-"""Seconds for which it is known when a client connected."""
+"""Seconds for which the time of a CONNECT is retained."""
 
 CLOSING_LIMIT = 5.0
-"""Seconds for which keepers that cannot be reached are waited for with a clean session's end."""
+"""Seconds for which the end of a clean session waits for unreachable keepers."""
 
 
 @attrs.frozen(kw_only=True)
 class ClearedAbove:
     """
-    What a clean session that begins counts above: kept ones up to `generation`, and clean ones up
-    to `incarnation`.
+    The sessions above which a new clean session counts.
+
+    Kept sessions count up to `generation`, clean sessions up to `incarnation`.
     """
 
     generation: int = 0
@@ -40,11 +47,11 @@ class ClearedAbove:
 
 
 NOTHING: Final = ClearedAbove()
-"""Where nothing had to end."""
+"""No session had to end."""
 
 
 class ConnectedClients:
-    """The clients of one node; `cleared` are ids of which nothing is left elsewhere."""
+    """The clients of one node; `cleared` are ids without a session elsewhere."""
 
     def __init__(
         self,
@@ -71,16 +78,17 @@ class ConnectedClients:
 
     @property
     def remembered(self) -> int:
-        """Ids of which something is known beside their sessions."""
+        """Return the number of ids with state beside their sessions."""
         return len(self.cleared) + len(self._here) + len(self._closing) + len(self._leaving)
 
     # from the edge
 
     def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
         """
-        The client has its session, clean or kept; the will as it is to be published, if ever.
+        Register a client that has its session; return its will in the form in which it is
+        published.
 
-        A kept session is held here by now.
+        A kept session must be held here before the call. None: the client has no will.
         """
         testament = None
         if not self._members.is_alone:
@@ -101,9 +109,10 @@ class ConnectedClients:
 
     def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
         """
-        The connection is gone. Where its will is due and there is one, it is returned: the caller
-        publishes it and calls `will_is_sent`; until then the keepers have it, too. Otherwise it is
-        discarded.
+        Unregister a connection; return its will if the will is due.
+
+        The caller publishes the returned will and calls `will_is_sent`; until then the keepers
+        retain it, too. A will that is not due is discarded.
         """
         testament = self._wills.get(client_id)
         if testament is not None and not is_will_due:
@@ -116,19 +125,21 @@ class ConnectedClients:
         return testament
 
     def will_is_sent(self, client_id: str, testament: DirectoryWill) -> None:
-        """That will of a connection here, which is gone, is published, durably."""
+        """Note that the will of a closed connection is published durably."""
         self.forget_will(client_id, testament)
         if self._leaving.get(client_id) == testament:
             del self._leaving[client_id]
             self._disconnect(client_id)
 
     def seconds_here(self, client_id: str) -> float | None:
-        """How long ago the client connected to its present session; None: not of late."""
+        """
+        Return the seconds since the client's last CONNECT; None: it was not within `REMEMBERED`.
+        """
         since = self._here.get(client_id)
         return None if since is None else self._now() - since
 
     def ended(self, client_id: str) -> None:
-        """The kept session ended here, if one was: its time is over, or somebody deleted it."""
+        """Unregister a kept session that expired or was deleted here."""
         if client_id in self._holdings.held:
             self._holdings.drop(client_id)
             self._registrar.drop(client_id)
@@ -136,13 +147,13 @@ class ConnectedClients:
     # from the directory
 
     def on_company(self, clean: Iterable[str]) -> None:
-        """The site has other nodes now, which have to know of the clean sessions that are here."""
+        """Register the clean sessions of this node: the site has other nodes now."""
         for client_id in clean:
             if client_id not in self._registrar.own:
                 self._registrar.set(self._mere(client_id))
 
     def tick(self) -> None:
-        """Now and then: forget clean sessions whose end is known, and when clients connected."""
+        """Forget clean sessions whose end is known, and old times of CONNECT."""
         until = self._now() - REMEMBERED
         for client_id, since in list(self._here.items()):
             if since > until:
@@ -152,7 +163,7 @@ class ConnectedClients:
             self._close_if_told(client_id)
 
     def forget_will(self, client_id: str, testament: DirectoryWill) -> None:
-        """It was published, or is not to be; the keepers need not have it any more."""
+        """Delete a will that was published or discarded, here and at the keepers."""
         self._wills.forget(client_id, testament)
         own = self._registrar.own.get(client_id)
         if own is not None and own.testament == testament:
@@ -161,7 +172,7 @@ class ConnectedClients:
     # internal
 
     def _mere(self, client_id: str) -> DirectoryEntry:
-        """A clean session before which there was nothing."""
+        """Return the entry of a clean session that ended no earlier session."""
         return DirectoryEntry(
             client_id=client_id,
             node=self._members.name,
@@ -173,7 +184,10 @@ class ConnectedClients:
     def _begin_clean(
         self, client_id: str, testament: DirectoryWill | None
     ) -> DirectoryEntry | None:
-        """None: there is nobody who would have to know, yet (see `on_company`)."""
+        """
+        Return the entry of a new clean session; None: no other node needs it yet (see
+        `on_company`).
+        """
         own = self._registrar.own.get(client_id)
         cleared = self.cleared.pop(client_id, NOTHING)
         replaces = max(self._holdings.supersede(client_id), cleared.generation)
@@ -198,11 +212,11 @@ class ConnectedClients:
     def _go_on(self, client_id: str, testament: DirectoryWill | None) -> DirectoryEntry:
         self._holdings.thaw(client_id)
         known = self._holdings.held[client_id]
-        # A node that nobody knows is asked to end nothing.
+        # Without other members no discard will ask for the time of this CONNECT.
         holding = attrs.evolve(known, since=None if self._members.is_only else self._moment())
         if self._registrar.is_cut_off(client_id):
-            # Somebody may have ended or begun the session where this node was not heard. What the
-            # client does from here on must not be ended by that.
+            # An unreachable node may have ended or begun a session of this id. The raised
+            # incarnation protects the client's further actions from that.
             holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
         if holding != known:
             self._holdings.hold(client_id, holding)
@@ -216,8 +230,10 @@ class ConnectedClients:
 
     def _disconnect(self, client_id: str) -> None:
         """
-        A clean session that has ended is forgotten when its keepers know that it began: it has
-        ended what was kept before [MQTT-3.1.2-6], however short it was.
+        Unregister the connection; an ended clean session stays until its keepers know that it
+        began.
+
+        Even a short clean session ends the earlier kept session [MQTT-3.1.2-6].
         """
         own = self._registrar.own.get(client_id)
         if own is None:

@@ -1,9 +1,9 @@
 """
-What a procedure of the directory wants from the shell that runs it.
+The effects that a procedure of the directory requests from the shell that runs it.
 
-A procedure is a generator: it yields steps and goes on when they are done. So the order of calls,
-waits and syncs is decided in pure code, and a test can run a whole tree of nodes, cut and kill
-between any two steps.
+A procedure is a generator: it yields effects, and resumes when they are done. So pure code decides
+the order of calls, waits and syncs. A test can run a whole tree of nodes, and cut and kill between
+any two steps.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 @attrs.frozen(kw_only=True)
 class SendRequest:
     """
-    Send these at once, each a node and a request; those to this node itself are answered here.
+    Send these requests at once, each to a node; this node itself answers its own.
 
-    Nothing leaves before all that was changed here is safe: what is asked may rest on it. Each
-    reply goes to `take` (None: none came in time, or the nodes do not see the same members); when
-    that returns True, or all are in, the procedure goes on.
+    No request leaves before all changes here are durable: a request may rest on them. `take` gets
+    each reply; None: no reply came in time, or the nodes do not see the same members. The procedure
+    resumes when `take` returns True, or when all replies are in.
     """
 
     calls: tuple[tuple[str, Request], ...]
@@ -34,9 +34,7 @@ class SendRequest:
 
 @attrs.frozen(kw_only=True)
 class Pause:
-    """
-    Wait so many seconds, or until a keeper has answered this node and `until` says that it is so.
-    """
+    """Wait `seconds`, or until a keeper has answered this node and `until` returns True."""
 
     seconds: float
     until: Callable[[], bool] = lambda: False
@@ -44,7 +42,7 @@ class Pause:
 
 @attrs.frozen(kw_only=True)
 class AwaitDurable:
-    """Wait until all that was changed so far is safe in this node's store."""
+    """Wait until all changes so far are durable in this node's store."""
 
 
 Step = SendRequest | Pause | AwaitDurable
@@ -52,7 +50,7 @@ Procedure = Generator[Step, None, T]
 
 
 def ask(node: str, request: Request) -> Procedure[Reply | None]:
-    """One call and its reply."""
+    """Send one request, and return its reply."""
     replies: list[Reply | None] = []
 
     def take(_: str, reply: Reply | None) -> bool:

@@ -1,9 +1,10 @@
 """
-Moves whose sessions are nowhere any more: what is kept for them here is let go.
+Moves whose session no longer exists: the node discards the state that it retains for them.
 
-The new holder of a session tells the earlier ones when nothing need be kept for it. One that has
-ended the session tells nobody: it is known by then that the id has no session, or will be. Nor does
-a holder that is no member any more, or one that has been away for longer than sessions live.
+The new holder of a session notifies the earlier holders when they may discard that state. Three
+holders notify no node: a holder that ended the session, a removed member, and a member that was
+away for longer than sessions live. An ended session leaves the directory without an entry, which
+the sweep finds.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from txbroker.directory.session_ownership import SessionOwnership
 from txbroker.directory.session_takeover import SessionSearch, SessionTakeovers
 
 EVERY = 20.0
-"""Seconds between two looks at all moves."""
+"""Seconds between two sweeps of all moves."""
 
 AT_ONCE = 50
-"""Moves that are looked at in one tick."""
+"""Moves that one tick examines."""
 
 Move = tuple[bytes, str]
 """The token of a move, and the client id."""
@@ -29,8 +30,10 @@ Move = tuple[bytes, str]
 
 class MoveSweep:
     """
-    The moves from one node that its `host` or its `holdings` keep something for; `let_go` forgets
-    that. `is_old` says of a reading of what the node has lived whether sessions of then are over.
+    The moves from one node for which its `host` or its `holdings` retain state.
+
+    `let_go` discards that state. `is_old` gets a reading of the node's lived time, in microseconds,
+    and returns True if sessions of that time have expired.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class MoveSweep:
         self._open: list[Move] = []
 
     def due(self) -> Iterator[tuple[tuple[str, ...], Procedure[None]]]:
-        """Now and then: what to look at, each with a name; moves are left alone at first."""
+        """
+        Yield the procedures to run, each with a key; a move is examined from its second sweep on.
+        """
         if not self._open and self._now() >= self._next:
             self._next = self._now() + EVERY
             self._let_go_of_lost()

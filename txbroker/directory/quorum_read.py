@@ -1,8 +1,8 @@
 """
-One question for one client id to the members of a site that keep its entry.
+A quorum read: one lookup of one client id at the members of a site that keep its entry.
 
-Answers go in, a decision comes out. That no session exists is only concluded when a majority of the
-keepers says so, each of them settled; anything less means that there may be one (protocol rule 19).
+The read takes answers and returns a decision. `NoSession` needs a majority of the keepers, each of
+them settled. Anything less means that a session may exist (protocol rule 19).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from txbroker.directory.requests import Answer
 @attrs.frozen(kw_only=True)
 class NoSession:
     """
-    No session is kept; the last one known had this generation. `clean`: who is connected.
-    `is_sole`: fewer than most keepers say so, and the others are known to be away. `is_named`: a
-    keeper still knows of one that has ended, and one that counts below that may be somewhere.
+    No kept session exists; the last known one had this generation.
+
+    - `clean`: the entry of a connected clean session.
+    - `is_sole`: fewer than a majority said so, and the other keepers are known to be away.
+    - `is_named`: a keeper still names an ended session; a session that counts below it may exist.
     """
 
     generation: int
@@ -32,20 +34,22 @@ class NoSession:
 
 
 class SessionMayExist(enum.Enum):
-    """Too few answered."""
+    """Too few keepers answered."""
 
     MAY_EXIST = "may exist"
 
 
 Decision = DirectoryEntry | NoSession | SessionMayExist
-"""An `DirectoryEntry`: its node is the one to ask for the session."""
+"""A `DirectoryEntry` names in `node` the holder to ask for the session."""
 
 
 class QuorumRead:
     """
-    The answers of `keepers` so far. `void` names holders, with the incarnation up to which they
-    said themselves that they hold nothing. `needed` settled answers decide; most, where not given.
-    With `is_of_all` a clean session hides no kept one: that may be there still.
+    The answers of `keepers` so far.
+
+    `void` names holders, each with the incarnation up to which the holder itself denied a session.
+    `needed` settled answers decide; the default is a majority. With `is_of_all` a clean session
+    hides no kept session, which may still exist.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class QuorumRead:
         self._done: set[str] = set()
 
     def take(self, keeper: str, answer: Answer | None) -> bool:
-        """One answer, None where none came; True when no more need be waited for."""
+        """Store an answer (None: no answer came); return True if no further answer is needed."""
         self._done.add(keeper)
         if answer is not None:
             if answer.settled:
@@ -82,11 +86,11 @@ class QuorumRead:
 
     @property
     def has_majority(self) -> bool:
-        """Whether enough keepers that would know have answered."""
+        """True if enough settled keepers have answered."""
         return len(self._settled) >= self._needed
 
     def decide(self) -> Decision:
-        """What follows from what was answered so far."""
+        """Return the decision on the answers so far."""
         best = self._best
         if best is not None and best.persistent:
             return best

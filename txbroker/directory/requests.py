@@ -1,8 +1,8 @@
 """
-What nodes ask each other about client ids, and what they answer, as plain values.
+Requests between nodes about client ids, and their replies, as plain values.
 
-`view` is the digest of the asker's site members. A node that sees other members answers
-`OtherView`: two nodes that do not agree on who keeps an entry must not count each other's answers.
+`view` is the digest of the members at the asker's site. A node that sees other members answers
+`OtherView`. Otherwise a node would count answers of nodes that assign other keepers to an entry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from txbroker.directory.members import Member
 
 @attrs.frozen(kw_only=True)
 class OtherView:
-    """The asked node knows these members of all sites; compare, share, ask again."""
+    """
+    The asked node knows these members of all sites; the asker compares, shares and asks again.
+    """
 
     view: bytes
     members: tuple[Member, ...]
@@ -24,19 +26,21 @@ class OtherView:
 
 @attrs.frozen(kw_only=True)
 class ShareMembers:
-    """Members that the asked node may not know; answered by `OtherView` with all it knows."""
+    """
+    Members that the asked node may not know; the answer is `OtherView` with all members it knows.
+    """
 
     members: tuple[Member, ...]
 
 
 @attrs.frozen(kw_only=True)
 class Ping:
-    """Are you there?"""
+    """A probe whether a node is reachable; the answer is `Pong`."""
 
 
 @attrs.frozen(kw_only=True)
 class Pong:
-    """Yes."""
+    """The answer to `Ping`: the node is reachable."""
 
 
 # -- the index
@@ -44,7 +48,7 @@ class Pong:
 
 @attrs.frozen(kw_only=True)
 class Lookup:
-    """Where are the sessions of these client ids?"""
+    """Ask a keeper for the holders of these client ids; the answer is `Answers`."""
 
     view: bytes
     client_ids: tuple[str, ...]
@@ -53,8 +57,9 @@ class Lookup:
 @attrs.frozen(kw_only=True)
 class Answer:
     """
-    The entry (without its will), or None and the generation of the last session that was known.
-    `settled`: the answering node would know, as far as one node can.
+    The entry (without its will), or None and the generation of the last known session.
+
+    `settled`: the answering node would know of a session, as far as one node can.
     """
 
     settled: bool
@@ -64,14 +69,14 @@ class Answer:
 
 @attrs.frozen(kw_only=True)
 class Answers:
-    """One for each id of a `Lookup`."""
+    """The `Answer` of each id of a `Lookup`, in the same order."""
 
     answers: tuple[Answer, ...]
 
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """The asker wants to begin a session that is kept; refused where another one is known."""
+    """The asker wants to begin a kept session; a keeper refuses if it knows another session."""
 
     view: bytes
     entry: DirectoryEntry
@@ -79,14 +84,14 @@ class Claim:
 
 @attrs.frozen(kw_only=True)
 class Claimed:
-    """`conflict` None: the claim stands here; durable when this is answered."""
+    """`conflict` None: the claim stands at the keeper, and was durable before this answer."""
 
     conflict: DirectoryEntry | None = None
 
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """The asker's session of that generation, or an earlier one, has ended; a later one has not."""
+    """The asker's sessions up to that generation have ended; a later session has not."""
 
     client_id: str
     generation: int
@@ -95,17 +100,17 @@ class Ended:
 @attrs.frozen(kw_only=True)
 class Register:
     """
-    A part of what `node` has to say to one keeper of entries; empty, it is a sign of life.
+    A part of a node's entries for one keeper; an empty one is a sign of life.
 
-    `life` of the asker's process, `keeper_life` that the asker believes the keeper to be in.
-    A batch with `sync` belongs to the complete list number `sync`: after the part that is `last`,
-    entries that name the asker and were not in the list are dropped. `kept` are ids in the list
-    of which there is nothing to say yet, `relayed` entries that name others. `established`: the
-    asker has been settled once, so that its list and relays are worth something.
+    `life` is the generation of the asker's process; `keeper_life` is the asker's belief of the
+    keeper's. A batch with `sync` belongs to the complete list number `sync`. After its part with
+    `last` the keeper ends entries that name the asker and were not in the list. `kept` are listed
+    ids without an entry to send yet; `relayed` are entries that name other nodes. `established`:
+    the asker has been settled once, so its list and relays are valid evidence.
 
-    `catching_up`: the members changed, and the asker says for whose ids the keeper has become one;
-    all of that has been said with the part that is `last`. `silent` are members which the asker
-    watches and which do not answer it.
+    `catching_up`: the members changed, and the batch has the ids for which the keeper is new; the
+    part with `last` completes these ids. `silent` are members that the asker watches and that do
+    not answer.
     """
 
     view: bytes
@@ -126,9 +131,11 @@ class Register:
 @attrs.frozen(kw_only=True)
 class Registered:
     """
-    `conflicts` are entries that count above one of the asker's; so do `past` ones, of sessions that
-    have ended. `full` ids found no room. `restart`: nothing was taken, the keeper began a new life.
-    Not `settled`: the keeper needs relays.
+    The keeper's answer to `Register`.
+
+    `conflicts` are entries that count above an entry of the asker. `past` entries do too, and their
+    sessions have ended. `full` ids found no room. `restart`: the keeper began a new life, and
+    stored nothing of the batch. `settled` False: the keeper needs relays.
     """
 
     life: int
@@ -141,7 +148,10 @@ class Registered:
 
 @attrs.frozen(kw_only=True)
 class Supersede:
-    """A keeper (or a node that connects the client) to a holder: these count above yours."""
+    """
+    Entries that count above the holder's own, from a keeper or from a node that connects the
+    client.
+    """
 
     entries: tuple[DirectoryEntry, ...]
 
@@ -149,8 +159,7 @@ class Supersede:
 @attrs.frozen(kw_only=True)
 class Superseded:
     """
-    The ids for which the holder has done, durably, what follows; of those that were said to be
-    here, `denied` are not.
+    The ids for which the holder has acted durably; `denied` are ids whose sessions are not here.
     """
 
     client_ids: tuple[str, ...]
@@ -159,7 +168,7 @@ class Superseded:
 
 @attrs.frozen(kw_only=True)
 class WillSent:
-    """The will of one connection (see `DirectoryWill`)."""
+    """The id of one connection's published will (see `DirectoryWill`)."""
 
     client_id: str
     life: int
@@ -168,7 +177,7 @@ class WillSent:
 
 @attrs.frozen(kw_only=True)
 class WillsSent:
-    """These wills of clients of `node` are published."""
+    """Wills of clients of `node` that are published."""
 
     node: str
     wills: tuple[WillSent, ...]
@@ -176,7 +185,7 @@ class WillsSent:
 
 @attrs.frozen(kw_only=True)
 class Noted:
-    """Nothing more to say."""
+    """The plain acknowledgement of a request."""
 
 
 # -- sessions
@@ -185,11 +194,12 @@ class Noted:
 @attrs.frozen(kw_only=True)
 class Discard:
     """
-    A client began anew at the asker: end the session that it has with you; close its connection.
+    A client began a clean session at the asker: end the earlier session, and close its connection.
 
-    `incarnation` as in `Take`; a greater one the asker has to hear of first. The client began anew
-    `age` milliseconds ago: a session that it has connected to since is newer, and stays. Where
-    nobody knows when that was, one up to incarnation `through` is older, or one left before.
+    `incarnation` as in `Take`; the asker must learn of a greater one first. The clean session began
+    `age` milliseconds ago: a session to which its client connected since is newer, and stays. If no
+    node knows the time of that CONNECT, a session is older in two cases: its incarnation is at most
+    `through`, or its client left before.
     """
 
     client_id: str
@@ -200,21 +210,23 @@ class Discard:
 
 @attrs.frozen(kw_only=True)
 class Discarded:
-    """It has ended, durably; `incarnation` was its last."""
+    """The session has ended durably; `incarnation` was its last."""
 
     incarnation: int
 
 
 @attrs.frozen(kw_only=True)
 class Kept:
-    """The session is newer: its client was there since."""
+    """The session stays: its client connected after the discard."""
 
 
 @attrs.frozen(kw_only=True)
 class Take:
     """
-    Give me the session. `incarnation` at which the asker was told that you hold it; `holds` that
-    of a session that the asker has itself (0: none), into which yours will be merged.
+    Ask the holder for its session.
+
+    `incarnation` is the holder's incarnation as the asker knows it. `holds` is the incarnation of
+    the asker's own session, into which the holder's merges; 0: the asker has none.
     """
 
     client_id: str
@@ -224,7 +236,7 @@ class Take:
 
 @attrs.frozen(kw_only=True)
 class Left:
-    """The session was at `node`, which has these zones' publishes to finish."""
+    """An earlier holder `node`, with the zones whose publishes it must finish."""
 
     node: str
     token: bytes
@@ -234,9 +246,10 @@ class Left:
 @attrs.frozen(kw_only=True)
 class Taken:
     """
-    Here is a copy; it is the asker's at `incarnation` once `Release` with this token is answered.
+    A copy of the session; an answered `Release` with this token makes it the asker's, at
+    `incarnation`.
 
-    `unasked` and `left` as in `Holding`, this holder included.
+    `unasked` and `left` as in `OwnedSession`; `left` includes this holder.
     """
 
     incarnation: int
@@ -248,7 +261,7 @@ class Taken:
 
 @attrs.frozen(kw_only=True)
 class MovedTo:
-    """It was here, and went to `node` at `incarnation`."""
+    """The session was here, and moved to `node` at `incarnation`."""
 
     node: str
     incarnation: int
@@ -256,19 +269,23 @@ class MovedTo:
 
 @attrs.frozen(kw_only=True)
 class NotHeld:
-    """There is none here, whatever the directory says; it is void up to `incarnation`."""
+    """
+    The node holds no session, whatever the directory says; entries up to `incarnation` are void.
+    """
 
     incarnation: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Busy:
-    """The session is moving or being looked for; ask again."""
+    """The session is moving, or a search for it is running; the asker asks again."""
 
 
 @attrs.frozen(kw_only=True)
 class Release:
-    """The asker has a durable copy: leave a tombstone, the session is the asker's."""
+    """
+    The asker has a durable copy: the holder leaves a tombstone, and the session is the asker's.
+    """
 
     client_id: str
     token: bytes
@@ -276,17 +293,17 @@ class Release:
 
 @attrs.frozen(kw_only=True)
 class Released:
-    """Done, durably; the same answer whenever it is asked again."""
+    """The tombstone is durable; a repeated `Release` gets the same answer."""
 
 
 @attrs.frozen(kw_only=True)
 class NotReleased:
-    """That copy is worth nothing: the session stayed, or went elsewhere."""
+    """The copy is void: the session stayed, or moved elsewhere."""
 
 
 @attrs.frozen(kw_only=True)
 class Offer:
-    """A node whose session of that client id counts below yours: take it in."""
+    """A node offers a session that counts below the receiver's own, to be merged into it."""
 
     client_id: str
     incarnation: int
@@ -294,7 +311,7 @@ class Offer:
 
 @attrs.frozen(kw_only=True)
 class Entrust:
-    """The asker goes for good: fetch its session of that client id; answered by `Noted`."""
+    """The asker retires: fetch its session of that client id; the answer is `Noted`."""
 
     client_id: str
     incarnation: int
@@ -302,14 +319,15 @@ class Entrust:
 
 @attrs.frozen(kw_only=True)
 class Accepted:
-    """It will be fetched."""
+    """The receiver will fetch the session."""
 
 
 @attrs.frozen(kw_only=True)
 class AskPendingPublishes:
     """
-    What is left to do there? Also says that the copy with this token is in use here; `resolved`:
-    and that nothing has to be known any more of publishes that left from there.
+    Ask an earlier holder for its pending publishes, and confirm that the copy `token` is in use.
+
+    `resolved`: the asker needs no more news of publishes that left from the earlier holder.
     """
 
     client_id: str
@@ -319,7 +337,7 @@ class AskPendingPublishes:
 
 @attrs.frozen(kw_only=True)
 class PendingPublishesReply:
-    """This."""
+    """The pending publishes at an earlier holder."""
 
     remains: PendingPublishes
 

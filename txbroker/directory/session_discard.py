@@ -1,20 +1,23 @@
 """
-A client with clean session 1 connects: what its id has elsewhere ends before its CONNACK.
+CONNECT with clean session 1: the id's sessions elsewhere end before CONNACK (protocol rule 18).
 
-The steps:
+Theory of operation. The discard decides when a clean session may begin. Its steps are:
 
-1. ask the keepers of the id, at all sites. What they name, and a tombstone here, begins a trail;
-2. follow it to the holder, which ends the session (or the connection) and says so when that is
-   durable. So the end comes behind every step that the session took, whoever has heard of it;
-3. ask again, until a majority of the site's keepers knows nothing more;
-4. the clean session begins; a majority knows it before CONNACK, so whoever connects the client from
-   then on finds it, and counts what begins later above all that has ended.
+1. Ask the keepers of the id, at all sites. An entry of theirs, or a tombstone here, begins a trail.
+2. Follow the trail to the holder, which ends the session or the connection, and answers when the
+   end is durable. So the end follows every step of the session, whatever node knows of it.
+3. Ask again, until a majority of the site's keepers knows no further session.
+4. Begin the clean session; a majority knows it before CONNACK. So a later CONNECT elsewhere finds
+   the clean session, and a later session counts above all that have ended.
 
-What cannot be asked for `wait` seconds, or is known to be away, or unknown as this node has never
-joined, is remembered, durably, and done later: by then the client may have been elsewhere, so a
-holder keeps a session that is newer than the clean one. How old that one is the machine's clock
-tells, also to a later process of the node: a clock that stands while the machine sleeps would make
-it too young, and end a newer session.
+Some nodes do not answer within `wait` seconds, or are known to be away. A node that has never
+joined knows no other node to ask. In these cases the discard is stored durably, and done later. By
+then the client may have been elsewhere, so a holder keeps a session that is newer than the clean
+one.
+
+The machine's clock tells the age of the clean session, also to a later process of the node. A clock
+that stands while the machine sleeps would make the clean session too young, and end a newer
+session.
 """
 
 from __future__ import annotations
@@ -44,34 +47,35 @@ from txbroker.directory.session_takeover import HOPS, RETRY, SessionSearch, Sess
 from txbroker.model.machine_time import MachineTime, moment_from
 
 LIMIT = 10_000
-"""Ids whose sessions have still to be ended elsewhere; beyond that the oldest are forgotten."""
+"""Upper bound of ids with a pending discard; beyond it the oldest are forgotten."""
 
 AT_ONCE = 20
-"""Of these, how many are tried again in one tick."""
+"""Pending discards that one tick retries."""
 
 LOOK = 0.05
-"""Seconds between two looks whether the keepers know, while none of them answers."""
+"""Seconds between two checks of the keepers' knowledge, while none of them answers."""
 
 SURE = 10.0
 """
-Seconds between two looks that find nothing more to end: who was cut off hears of nodes that joined
-meanwhile only then.
+Seconds between two searches that find no session.
+
+A node that was cut off learns of newly joined nodes in that time.
 """
 
 UNKNOWN = 1 << 53
-"""An age above that of any session, in milliseconds."""
+"""An age above the age of any session, in milliseconds."""
 
 ANY = 1 << 53
-"""Above every incarnation: whatever was there when the client connected is older."""
+"""A generation above every incarnation: each session from before the CONNECT is older."""
 
 
 @attrs.frozen(kw_only=True)
 class _Due:
     """
-    To be ended: kept sessions up to `generation`, or away since `began` (None: not known).
+    A pending discard of kept sessions up to `generation`, or without a client since `began`.
 
-    `holders` had one, and could not be asked, each with its incarnation. The keepers may have
-    forgotten that by now: for them the clean session counts above it.
+    `began` None: unknown. `holders`: nodes that held a session and did not answer, each with its
+    incarnation. The keepers may have forgotten these: the clean session counts above them there.
     """
 
     generation: int
@@ -80,13 +84,13 @@ class _Due:
 
     @property
     def record(self) -> bytes:
-        """For the table; `_due_from` is the mirror."""
+        """Encode the discard for the table; `_due_from` is the inverse."""
         began = () if self.began is None else self.began.fields
         return pack([self.generation, list(began), [list(one) for one in self.holders]])
 
 
 class SessionDiscards:
-    """The procedures of one node; `table` keeps what is still to be ended elsewhere."""
+    """The discard procedures of one node; `table` has the pending discards."""
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class SessionDiscards:
     # from the edge
 
     def is_needed(self, client_id: str) -> bool:
-        """Whether other nodes have to be asked before a clean session of that id begins."""
+        """True if other nodes must be asked before a clean session of that id begins."""
         members, holdings = self._members, self._holdings
         if not (members.is_only and members.is_joined):
             return True
@@ -132,9 +136,10 @@ class SessionDiscards:
 
     def clear(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[float | None]:
         """
-        End what the id has elsewhere. The caller begins the clean session in the turn in which this
-        returns until when it may `announce` it; None: the client has connected elsewhere since.
-        `is_wanted` False: the client is gone.
+        End the id's sessions elsewhere; return the deadline of `announce`.
+
+        The caller begins the clean session in the turn in which this returns. None: the client has
+        connected elsewhere since. If `is_wanted` returns False, the client has disconnected.
         """
         search = SessionSearch(client_id, is_wanted=is_wanted, is_of_all=True)
         found: _Found | None = None
@@ -154,7 +159,7 @@ class SessionDiscards:
             if self._now() >= until or (not search.go_on and is_vain):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
-                has_waited = True  # so news of nodes that joined meanwhile may still be on its way
+                has_waited = True  # a node that joined during the wait may not be known here yet
                 yield Pause(seconds=RETRY)
         if search.is_overtaken:
             return None
@@ -163,7 +168,7 @@ class SessionDiscards:
         if found is None or not found.is_whole or has_waited:
             yield from self._remember(search, began)
             if not is_wanted():
-                return until  # nobody takes out what is put there for a client that is gone
+                return until  # `cleared` of a client that disconnected would never be removed
         is_any = search.void or search.closed or not is_told
         self._presence.cleared[client_id] = ClearedAbove(
             generation=search.generation if is_any else 0, incarnation=raised
@@ -173,7 +178,9 @@ class SessionDiscards:
     def announce(
         self, client_id: str, until: float, is_wanted: Callable[[], bool]
     ) -> Procedure[None]:
-        """Return when a majority of the keepers knows the clean session, or none can be told."""
+        """
+        Wait until a majority of the keepers knows the clean session, or most keepers do not answer.
+        """
         registrar = self._registrar
 
         def is_over() -> bool:
@@ -185,23 +192,25 @@ class SessionDiscards:
     # from the directory
 
     def start(self) -> None:
-        """Clients come from now on: who has left since, left in the life of this process."""
+        """
+        Note the time from which clients connect: a client that left later left in this process.
+        """
         self._started = self._now()
 
     @property
     def due(self) -> Iterable[str]:
-        """Ids that are to be tried again now, others the next time."""
+        """Return the ids to retry now; the next call returns others."""
         ids = list(self._due)[:AT_ONCE]
         for client_id in ids:
             self._due[client_id] = self._due.pop(client_id)
         return ids
 
     def is_due(self, client_id: str) -> bool:
-        """Whether something of the id is still to be ended elsewhere."""
+        """True if a discard of the id is pending."""
         return client_id in self._due
 
     def finish(self, client_id: str) -> Procedure[None]:
-        """Try again to end what was there before a clean session began here."""
+        """Retry the pending discard of an id."""
         search = SessionSearch(client_id, is_of_all=True)
         for _ in range(HOPS):
             due = self._due.get(client_id)
@@ -210,20 +219,22 @@ class SessionDiscards:
             search.go_on = False
             found = yield from self._arrivals.alone(client_id, self._attempt(search, due))
             if not search.go_on:
-                # Not what came before: a holder that is asked each time would be asked for ever.
+                # Only the last attempt counts: a holder that is asked each time would be asked for
+                # ever.
                 if found is not None:
                     self._conclude(client_id, found)
                 return
         self._whole.pop(client_id, None)
 
     def discard(self, source: str, request: Discard) -> Reply:
-        """A client of ours began anew at `source`."""
+        """End the session of a client that began a clean session at `source`."""
         client_id, holdings = request.client_id, self._holdings
         arriving = holdings.arriving.get(client_id)
         if arriving is not None and request.incarnation < arriving.incarnation:
             return Busy()
         if arriving is not None:
-            # Only after the earlier holder has released it can anybody know it to be here.
+            # An asker that knows this incarnation proves the release: nodes learn the incarnation
+            # only after it.
             self._arrivals.adopt(client_id)
         elif client_id in self._arrivals.busy and source < self._members.name:
             return Busy()
@@ -236,7 +247,7 @@ class SessionDiscards:
         if not self._is_older(request, holding):
             return Kept()
         if holding.incarnation > request.incarnation:
-            # A question that comes late must not end a session that nobody asked about.
+            # A late request must not end a session at an incarnation that the asker did not know.
             return MovedTo(node=self._members.name, incarnation=holding.incarnation)
         holdings.drop(client_id)
         self._registrar.drop(client_id)
@@ -263,10 +274,12 @@ class SessionDiscards:
 
     def _is_older(self, request: Discard, holding: OwnedSession) -> bool:
         """
-        True if the client connected to the session before it began anew, for all that can be known.
+        True if the client connected to the session before it began the clean one, as far as is
+        known.
 
-        Without the time of that CONNECT, the time when the client left tells. A process that was
-        killed may not have noted that: unless it was this one, it counts against `through` only.
+        If the time of that CONNECT is unknown, the time when the client left decides. A killed
+        process may not have stored that time. If another process than this was killed, the time
+        decides only above `through`.
         """
         since = self._presence.seconds_here(request.client_id)
         if since is None and request.age < UNKNOWN and holding.since is not None:
@@ -280,7 +293,7 @@ class SessionDiscards:
         return since is None or since * 1000 >= request.age
 
     def _attempt(self, search: SessionSearch, due: _Due) -> Procedure[_Found]:
-        """Look everywhere once, and follow what is found first."""
+        """Search all sites once, and follow the first trail."""
         members = self._members
         known = self._known_here(search)
         if known is not None:
@@ -289,7 +302,7 @@ class SessionDiscards:
         known = self._known_then(search, due)
         if known is not None:
             yield from self._follow(search, *known, due)
-            search.go_on = True  # others may be there
+            search.go_on = True  # `holders` may name further nodes
             return _Found()
         sites = (members.site, *members.sites())
         decisions = yield from self._arrivals.look_at(search, sites)
@@ -298,7 +311,7 @@ class SessionDiscards:
                 yield from self._follow(search, decision.node, decision.incarnation, due)
                 return _Found()
             clean = None if isinstance(decision, SessionMayExist) else decision.clean
-            # What is done later does not concern the connections of then.
+            # A pending discard concerns no connection: a connection found later may be newer.
             is_now = due.generation == ANY
             if is_now and clean is not None and self._is_open(search, clean):
                 yield from self._close(search, clean, due)
@@ -309,15 +322,21 @@ class SessionDiscards:
 
     def _is_over(self, site: str, decision: Decision) -> bool:
         """
-        True if nothing of the id is left at a site. The other node of two may hold a session; at
-        another site, which is not told of the clean one, it may be offered to the one that ended.
+        True if a site has no session of the id left.
+
+        With `is_sole`, the other node of two may hold a session. Another site does not learn of the
+        clean session. There, a session that counts below an ended one may still be offered to that
+        one's node.
         """
         if not isinstance(decision, NoSession) or decision.is_sole:
             return False
         return site == self._members.site or not decision.is_named
 
     def _known_here(self, search: SessionSearch) -> tuple[str, int] | None:
-        """Where a session went, or is on its way from, as this node alone may know."""
+        """
+        Return the node and incarnation of a session that only this node knows: moved away, or
+        arriving.
+        """
         gone = self._holdings.tombstone(search.client_id)
         if gone is not None and gone.incarnation > search.void.get(gone.node, 0):
             return gone.node, gone.incarnation
@@ -327,7 +346,9 @@ class SessionDiscards:
         return None
 
     def _known_then(self, search: SessionSearch, due: _Due) -> tuple[str, int] | None:
-        """One that could not be asked when the clean session began, and is not asked yet."""
+        """
+        Return a holder that did not answer when the clean session began, and was not asked since.
+        """
         for node, incarnation in due.holders:
             is_asked = node in search.silent or incarnation <= search.void.get(node, 0)
             if not is_asked and self._members.get(node) is not None:
@@ -335,7 +356,7 @@ class SessionDiscards:
         return None
 
     def _conclude(self, client_id: str, found: _Found) -> None:
-        """Forget what is to be ended when it is sure that nothing is left."""
+        """Forget the discard after two searches, `SURE` seconds apart, that found no session."""
         if not found.is_whole:
             self._whole.pop(client_id, None)
         elif self._now() - self._whole.setdefault(client_id, self._now()) >= SURE:
@@ -352,9 +373,9 @@ class SessionDiscards:
         for _ in range(HOPS):
             trail[node] = incarnation
             if node == self._members.name:
-                break  # what is here the clean session ends itself
+                break  # the clean session itself ends a session here
             if not search.is_wanted():
-                return  # the client may be elsewhere by now, with a session that is newer
+                return  # a client that disconnected may have a newer session elsewhere
             request = self._request(search.client_id, incarnation, due)
             reply = yield from self._arrivals.ask_holder(node, request)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
@@ -420,7 +441,7 @@ class SessionDiscards:
 
 
 def _due_from(record: bytes) -> _Due:
-    """Of an earlier version, too, which noted a generation alone."""
+    """Decode a record; an earlier version of it has a generation alone."""
     (generation, *rest), _ = unpack(record)
     began, holders = rest or ((), ())
     return _Due(
@@ -433,8 +454,10 @@ def _due_from(record: bytes) -> _Due:
 @attrs.frozen(kw_only=True)
 class _Found:
     """
-    `is_known`: the site has nothing more of the id, `is_whole`: nor has any other. `incarnation` of
-    a clean session that was closed.
+    The result of one search.
+
+    `is_known`: the site has no further session of the id; `is_whole`: nor has any other site.
+    `incarnation`: of a clean session that was closed.
     """
 
     is_known: bool = False

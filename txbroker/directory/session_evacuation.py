@@ -1,10 +1,13 @@
 """
-A node that goes for good: its kept sessions become another node's.
+The evacuation of a node that retires: its kept sessions move to another node.
 
-The heir fetches them one by one, as if their clients had connected there, so whatever is cut or
-dies on the way leaves each session at one of the two. The node may go when nobody has to ask it any
-more: the new holders work with their copies, the keepers know where the sessions are, and owners
-keep for the new holders what the sessions wait for.
+The heir fetches the sessions one by one, as if their clients had connected there. Thus a cut or a
+crash leaves each session at one of the two nodes. The node may leave when no node will ask it any
+more. Three conditions hold then:
+
+- the new holders use their copies;
+- the keepers know where the sessions are;
+- owners retain for the new holders the records that the sessions wait for.
 """
 
 from __future__ import annotations
@@ -19,17 +22,17 @@ from txbroker.directory.requests import Entrust
 from txbroker.directory.session_ownership import SessionOwnership
 
 AT_ONCE = 50
-"""Sessions that are offered in one step."""
+"""Sessions that one step offers."""
 
 RETRY = 0.1
 """Seconds between two steps."""
 
 PATIENCE = 20.0
-"""Seconds in which one more session has to be gone."""
+"""Seconds in which at least one more session must leave."""
 
 
 class SessionEvacuation:
-    """See the module's text; `now` in seconds."""
+    """The procedure of the module; `now` in seconds."""
 
     def __init__(
         self,
@@ -45,9 +48,9 @@ class SessionEvacuation:
 
     def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """
-        Give everything to the node `heir`; one line what cannot be given, or "".
+        Move all sessions to the node `heir`; return "", or one line that names what cannot move.
 
-        `is_wanted` False: the node stays after all.
+        `is_wanted` returns False: the operator has cancelled the retirement.
         """
         fewest, since = 1 << 62, self._now()
         while is_wanted() and (left := self._left()):
@@ -74,7 +77,7 @@ class SessionEvacuation:
             yield SendRequest(calls=calls, take=lambda _name, _reply: False)
 
     def _left(self) -> dict[str, None]:
-        """Client ids of which this node has something that others need."""
+        """Return the client ids for which other nodes still need this node."""
         holdings = self._holdings
         left = dict.fromkeys([*holdings.held, *holdings.arriving])
         for client_id in holdings.gone:

@@ -36,16 +36,16 @@ from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_
 from txbroker.model.machine_time import MachineTime, moment_from
 
 PATIENCE = 2.0
-"""Seconds for which a session that is on its way to one node is not given to another."""
+"""Seconds during which a session that moves to one node is refused to another."""
 
 FREEZE_LIMIT = 10.0
-"""Seconds after which a session that nobody fetched after all goes on where it is."""
+"""Seconds after which a frozen session that no node fetched resumes here."""
 
 LIMIT = 1_000_000
-"""Ids with tombstones; beyond that no session is given away."""
+"""Upper bound of ids with tombstones; at this bound no further session moves away."""
 
 LEFT_LIMIT = 16
-"""Earlier holders that a session remembers; the oldest goes, long done."""
+"""Upper bound of a session's earlier holders; the oldest, finished long ago, is dropped first."""
 
 
 @attrs.frozen(kw_only=True)
@@ -122,27 +122,27 @@ class SessionOwnership:
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """Ids with tombstones."""
+        """Return the ids with tombstones."""
         return tuple(self._gone)
 
     def tombstone(self, client_id: str) -> Tombstone | None:
-        """Where a session went last that was here."""
+        """Return the newest tombstone of a session that was here; None: there is none."""
         tombstones = self._gone.get(client_id)
         return tombstones[-1] if tombstones else None
 
     def tombstones(self) -> Iterator[tuple[str, Tombstone]]:
-        """All that are not confirmed, with their ids."""
+        """Yield each unconfirmed tombstone with its client id."""
         for client_id, tombstones in self._gone.items():
             for one in tombstones:
                 if not one.confirmed:
                     yield client_id, one
 
     def is_awaited(self, client_id: str, is_member: Callable[[str], object]) -> bool:
-        """Whether a node that is a member may have to ask here for a session that went to it."""
+        """True if a member may still ask this node for a session that moved to that member."""
         return any(is_member(one.node) for one in self._gone.get(client_id, ()))
 
     def start(self) -> None:
-        """After a start: sessions and what is known of them are made to agree."""
+        """Reconcile the stored sessions with this table after a start."""
         for client_id, holding in list(self.held.items()):
             tombstone = self.tombstone(client_id)
             if tombstone is not None and tombstone.incarnation > holding.incarnation:
@@ -154,21 +154,23 @@ class SessionOwnership:
                 self._await_remains(client_id, holding)
 
     def hold(self, client_id: str, holding: OwnedSession) -> None:
-        """The session is here from now on, or what is known of it changed."""
+        """Store the session's ownership, new or changed, and forget its confirmed tombstones."""
         self.held[client_id] = holding
         self._note(client_id, holding)
         self._held_table.put(client_id.encode(), _holding_record(holding))
         self.forget_gone(client_id)
 
     def drop(self, client_id: str) -> None:
-        """The session has ended."""
+        """Delete the ownership of a session that has ended."""
         self.frozen.pop(client_id, None)
         self._unfinished.pop(client_id, None)
         if self.held.pop(client_id, None) is not None:
             self._held_table.delete(client_id.encode())
 
     def supersede(self, client_id: str) -> int:
-        """End the kept session for a clean one; the last incarnation known of its id, or 0."""
+        """
+        End the kept session for a clean one; return the last known incarnation of the id, or 0.
+        """
         if not (client_id in self.held or client_id in self.arriving or client_id in self._gone):
             return 0
         arriving = self.arriving.get(client_id)
@@ -179,25 +181,28 @@ class SessionOwnership:
         return max(one.incarnation for one in known if one is not None)
 
     def forget_gone(self, client_id: str) -> None:
-        """Nobody needs to be told any more where the session went, but takers that may ask."""
+        """Forget confirmed tombstones; a taker may still ask for the unconfirmed ones."""
         kept = tuple(one for one in self._gone.get(client_id, ()) if not one.confirmed)
         self._bury(client_id, kept)
 
     def expire(self, now: float) -> None:
-        """Now and then: what was not fetched goes on here."""
+        """Thaw frozen sessions that no node fetched within `FREEZE_LIMIT`."""
         for client_id, frozen in list(self.frozen.items()):
             if now - frozen.since >= FREEZE_LIMIT:
                 self.thaw(client_id)
 
     def thaw(self, client_id: str) -> None:
-        """The client is here again, or nobody came for it: copies that were given are void."""
+        """
+        Resume a frozen session: its client is here again, or no node fetched it. Issued copies are
+        void.
+        """
         if self.frozen.pop(client_id, None) is not None:
             self._host.thaw(client_id)
 
     # from the node that fetches a session
 
     def take(self, source: str, request: Take, now: float) -> Taken | MovedTo | NotHeld | Busy:
-        """A copy for `source`; the session stands still from now on."""
+        """Return a copy of the session for `source`, and freeze the session."""
         client_id = request.client_id
         holding = self.held.get(client_id)
         if holding is None:
@@ -234,7 +239,10 @@ class SessionOwnership:
         )
 
     def release(self, source: str, request: Release) -> Released | NotReleased:
-        """The copy is durable at `source`: the session is its own, once this is durable here."""
+        """
+        Move the session to `source`, whose copy is durable; the move counts once it is durable
+        here.
+        """
         client_id = request.client_id
         tombstones = self._gone.get(client_id, ())
         if any(one.token == request.token for one in tombstones):
@@ -254,7 +262,9 @@ class SessionOwnership:
         return Released()
 
     def confirm(self, client_id: str, token: bytes) -> bool:
-        """The new holder uses its copy; True when that is news of a tombstone here."""
+        """
+        Note that the new holder uses its copy; True if a tombstone here was unconfirmed before.
+        """
         tombstones = self._gone.get(client_id, ())
         if not any(one.token == token and not one.confirmed for one in tombstones):
             return False
@@ -265,7 +275,7 @@ class SessionOwnership:
     # on the side of the node that fetches
 
     def arrive(self, client_id: str, node: str, taken: Taken) -> None:
-        """A copy is here; it must be durable before it is released."""
+        """Store a copy; the copy must be durable before its release."""
         arriving = ArrivingSession(
             node=node,
             token=taken.token,
@@ -278,12 +288,12 @@ class SessionOwnership:
         self._keep(client_id, arriving)
 
     def refuse(self, client_id: str) -> None:
-        """The copy was not released: it is void."""
+        """Delete a copy that the earlier holder did not release: the copy is void."""
         if self.arriving.pop(client_id, None) is not None:
             self._arriving_table.delete(client_id.encode())
 
     def adopt(self, client_id: str) -> OwnedSession:
-        """The copy was released: the session is here, merged with one that was."""
+        """Open a released copy, merged with a session that is here already."""
         arriving = self.arriving[client_id]
         known = self.held.get(client_id)
         away = (self._lived() - arriving.since) / 1e6
@@ -306,10 +316,9 @@ class SessionOwnership:
 
     def left(self) -> Iterator[tuple[str, Left]]:
         """
-        Client ids here with earlier holders that are not done.
+        Yield the client ids here with each earlier holder that has publishes to finish.
 
-        A copy that was given of a session does not know what they tell from then on: the next
-        holder asks them itself, if it gets it.
+        A frozen session is left out: its copy would miss the answer, so the next holder asks.
         """
         for client_id in list(self._unfinished):
             if client_id not in self.frozen:
@@ -317,22 +326,24 @@ class SessionOwnership:
                     yield client_id, left
 
     def awaits_others(self, client_id: str, left: Left) -> bool:
-        """Whether another earlier holder of a session that is here has still to publish for it."""
+        """True if another earlier holder of the session has pending publishes for it."""
         holding = self.held.get(client_id)
         return holding is not None and any(
             other.remains.zones for other in holding.left if other.token != left.token
         )
 
     def unasked(self) -> list[str]:
-        """Client ids here of which other sites have still to be asked."""
+        """Return the client ids here for which other sites must still be asked."""
         return [client_id for client_id in self._unfinished if self.held[client_id].unasked]
 
     def on_remains(
         self, client_id: str, left: Left, remains: PendingPublishes, *, is_resolved: bool
     ) -> None:
         """
-        An earlier holder told what it has still to do. When that is nothing, and it has been told
-        that nothing has to be known from it any more, it is left behind.
+        Store the pending publishes that an earlier holder reported.
+
+        An earlier holder with no pending publishes is dropped once it knows that the session is
+        resolved.
         """
         holding = self.held.get(client_id)
         if holding is None or left not in holding.left or client_id in self.frozen:
@@ -395,7 +406,7 @@ def _holding_record(holding: OwnedSession) -> bytes:
 
 
 def _holding(record: bytes) -> OwnedSession:
-    """Of an earlier version, too, which did not note when the client connected."""
+    """Decode a record; an earlier version of it has no time of the last CONNECT."""
     (incarnation, unasked, left, *rest), _ = unpack(record)
     return OwnedSession(
         incarnation=incarnation,
@@ -419,7 +430,7 @@ def _arriving_record(arriving: ArrivingSession) -> bytes:
 
 
 def _arriving(record: bytes, lived: int) -> ArrivingSession:
-    """One of an earlier version is as old as this look at it."""
+    """Decode a record; an earlier version of it has no age, and counts from `lived`."""
     (node, token, incarnation, unasked, left, *rest), state = unpack(record)
     since, is_void = rest or (lived, False)
     return ArrivingSession(

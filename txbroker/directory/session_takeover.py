@@ -1,19 +1,20 @@
 """
-A client with clean session 0 connects: find its session, fetch it, or begin one.
+CONNECT with clean session 0: find the client's session, fetch it, or begin one.
 
-The steps, for an id whose session is not here:
+Theory of operation. The takeover decides where a connecting client's session is, and whether a new
+session may begin. For an id whose session is not here, the steps are:
 
-1. finish what an earlier attempt left open (a copy that is here and may have been released);
-2. follow the tombstone, where the session was here before;
-3. ask the site's keepers of the id. An entry names a holder: fetch the session from it. A majority
-   that knows none: ask the keepers at the other sites;
-4. still none: claim the id at the keepers. Of two nodes only one can have a majority, and then a
-   new session begins;
-5. anything else means that there may be a session where nobody can be asked now: try again until
-   `wait` is over, then refuse, or begin a session to be merged later (`fresh`).
+1. Finish the move of an earlier attempt: a copy is here, and may have been released.
+2. Follow the tombstone, if the session was here before.
+3. Ask the site's keepers of the id. An entry names a holder: fetch the session from it. If a
+   majority knows no session, ask the keepers at the other sites.
+4. If no site knows a session, claim the id at the keepers. Of two nodes only one can find a
+   majority, and a new session begins there.
+5. Any other outcome means that an unreachable node may hold a session. The takeover retries until
+   `wait` has expired, then refuses, or begins a session to be merged later (`roaming: fresh`).
 
-The same steps fetch a session that has to be merged into one here. Where this node is all there is,
-what it keeps itself says at once that there is no session, and that one may begin.
+The same steps fetch a session that must be merged into a session here. If this node is the only
+member, its own entries alone decide that no session exists, and that one may begin.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ RETRY = 0.1
 """Seconds between two attempts."""
 
 HOPS = 16
-"""Tombstones that one attempt follows."""
+"""Upper bound of tombstones that one attempt follows."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionFound:
-    """The session is here; `present`: it was somewhere before."""
+    """The session is here; `present`: it existed before this CONNECT."""
 
     present: bool
 
 
 @attrs.frozen(kw_only=True)
 class TakeoverRefused:
-    """There may be a session that cannot be had now; one line why."""
+    """A session may exist that cannot be fetched now; `reason` is one line for the log."""
 
     reason: str
 
@@ -76,10 +77,15 @@ class TakeoverRefused:
 @attrs.define(slots=True, eq=False)
 class SessionSearch:
     """
-    What a procedure knows of an id so far; `void` as in `QuorumRead`, `unasked` sites did not
-    answer, `claimed` is the last generation that was, `closed` are clean sessions that have ended;
-    `silent` holders did not answer, with the incarnation of what they are said to hold;
-    `is_overtaken`: the client connected elsewhere since; `is_of_all` as in `QuorumRead`.
+    The state of one search for the session of `client_id`.
+
+    - `void` and `is_of_all`: as in `QuorumRead`.
+    - `generation`: the greatest generation that the search has found.
+    - `claimed`: the generation of the last claim; 0: none.
+    - `closed`: clean sessions that have ended.
+    - `silent`: holders that did not answer, each with the incarnation that the directory names.
+    - `unasked`: sites that did not answer.
+    - `is_overtaken`: the client connected elsewhere since.
     """
 
     client_id: str
@@ -99,7 +105,7 @@ class SessionSearch:
 
 
 class SessionTakeovers:
-    """The procedures of one node; `wait` seconds, then `is_fresh` decides."""
+    """The takeover procedures of one node; after `wait` seconds, `is_fresh` decides the outcome."""
 
     def __init__(
         self,
@@ -132,10 +138,11 @@ class SessionTakeovers:
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
         """
-        Bring the session of a connecting client here.
+        Bring the session of a connecting client to this node.
 
-        When this returns `SessionFound`, the caller opens the session in the same turn, before
-        anything else can ask for it. `is_wanted` False: the client is gone; nothing new is begun.
+        The caller opens a `SessionFound` in the same turn. Otherwise another node could ask for the
+        session first. If `is_wanted` returns False, the client has disconnected, and no session
+        begins.
         """
         search = SessionSearch(client_id, is_wanted=is_wanted)
         alone = self._begin_alone(search) if is_wanted() else None
@@ -158,22 +165,22 @@ class SessionTakeovers:
         return TakeoverRefused(reason=search.reason or "the client is gone")
 
     def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
-        """Fetch what `node` has of a session; one that is here takes it in."""
+        """Fetch the session that `node` holds; a session here merges it."""
         search = SessionSearch(client_id, is_merging=client_id in self._holdings.held)
         yield from self.alone(client_id, self._fetch(search, node, incarnation))
 
     def ask_holder(self, node: str, request: Request) -> Procedure[Reply | None]:
-        """Ask who is said to hold a session; a node that was removed holds none any more."""
+        """Ask the supposed holder of a session; a removed node holds no session."""
         if self._members.is_removed(node):
             return NotHeld()
         return (yield from ask(node, request))
 
     def finish(self, client_id: str) -> Procedure[bool]:
         """
-        Ask whether a copy that is here was released; True when the session is here now.
+        Ask whether a copy here was released; return True if the session is here now.
 
-        Of a node that was removed nobody can ask it, and it may have been: then nobody else has the
-        session, and without it the client would be refused for ever.
+        A removed node cannot be asked, and may have released the copy. Its copy is adopted: no
+        other node has the session, and without the copy the client would be refused for ever.
         """
         arriving = self._holdings.arriving[client_id]
         if self._members.is_removed(arriving.node):
@@ -188,12 +195,12 @@ class SessionTakeovers:
         return False
 
     def finish_alone(self, client_id: str) -> Procedure[None]:
-        """As `finish`, unless something else is at work for the id."""
+        """Finish a copy (see `finish`), unless another procedure runs for the id."""
         if client_id in self._holdings.arriving:
             yield from self.alone(client_id, self.finish(client_id))
 
     def adopt(self, client_id: str) -> bool:
-        """A copy was released: open it, unless a clean session has taken its place meanwhile."""
+        """Open a released copy, unless a clean session has replaced it meanwhile."""
         own = self._registrar.own.get(client_id)
         arriving = self._holdings.arriving[client_id]
         is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation
@@ -206,7 +213,9 @@ class SessionTakeovers:
         return True
 
     def ask_unasked(self, client_id: str) -> Procedure[None]:
-        """A session was begun while sites were away: look whether they have one, and merge it."""
+        """
+        Ask the sites that were away when a session began, and merge the sessions that they hold.
+        """
         holding = self._holdings.held[client_id]
         search = SessionSearch(client_id, is_merging=True)
         sites = tuple(site for site in holding.unasked if site in self._members.sites())
@@ -227,7 +236,9 @@ class SessionTakeovers:
     # internal: one attempt
 
     def alone(self, client_id: str, procedure: Procedure[T]) -> Procedure[T | None]:
-        """One procedure at a time for an id; None without running it where there is another."""
+        """
+        Run the procedure as the only one of the id; return None without running it if another runs.
+        """
         if client_id in self.busy:
             procedure.close()
             return None
@@ -292,7 +303,7 @@ class SessionTakeovers:
     def look_at(
         self, search: SessionSearch, sites: tuple[str, ...]
     ) -> Procedure[dict[str, Decision]]:
-        """Ask the keepers of these sites at once where the session is."""
+        """Ask the keepers of all these sites at once for the session's holder."""
         members, client_id = self._members, search.client_id
         keepers = {site: members.keepers(client_id, site) for site in sites}
         lookups = {
@@ -319,15 +330,17 @@ class SessionTakeovers:
         return {site: lookup.decide() for site, lookup in lookups.items()}
 
     def is_cut_off(self, client_id: str) -> bool:
-        """True if so many keepers of an id are known to be away that the others decide nothing."""
+        """True if too many keepers of the id are known to be away for a majority."""
         keepers = self._members.keepers(client_id)
         heard = [name for name in keepers if not self._reach.is_away(name)]
         return len(heard) < majority(len(keepers))
 
     def _needed(self, keepers: tuple[str, ...]) -> int:
         """
-        How many of an id's keepers have to agree: most of them, but in a site of two this node
-        alone where the other one is known to be away.
+        Return how many keepers of an id must agree: a majority.
+
+        In a site of two, this node alone is enough if its peer is known to be away (protocol rule
+        19).
         """
         me = self._members.name
         if len(keepers) == 2 and me in keepers:
@@ -347,12 +360,14 @@ class SessionTakeovers:
             trail[node] = incarnation
             search.generation = max(search.generation, incarnation)
             if node == self._members.name:
-                break  # the index says here, and it is not: an earlier life, or just gone
+                # The entry names this node without the session: an earlier life of it, or a session
+                # just gone.
+                break
             held = self._holdings.held.get(client_id)
             if search.is_merging and (held is None or client_id in self._holdings.frozen):
                 return None
             if client_id in self._holdings.arriving:
-                return None  # one copy at a time, or the first would be lost
+                return None  # a second copy would overwrite the first
             holds = 0 if held is None else held.incarnation
             take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
             reply = yield from self.ask_holder(node, take)
@@ -369,7 +384,7 @@ class SessionTakeovers:
                 case _:
                     search.reason = f"node {node}, which holds the session, cannot be reached"
                     return None
-        # The trail ends: nothing is left of what began it.
+        # The trail ended: every entry on it is void.
         for name, until in trail.items():
             search.void[name] = max(search.void.get(name, 0), until)
         search.go_on = True
@@ -380,7 +395,7 @@ class SessionTakeovers:
     ) -> Procedure[SessionFound | None]:
         client_id = search.client_id
         if search.is_merging and client_id not in self._holdings.held:
-            return None  # it left while the copy was on its way, which is void now
+            return None  # the session left while the copy was in transit, so the copy is void
         self._holdings.arrive(client_id, node, taken)
         yield AwaitDurable()
         is_here = yield from self.finish(client_id)
@@ -394,7 +409,9 @@ class SessionTakeovers:
     # internal: a session that is nowhere
 
     def _begin_alone(self, search: SessionSearch) -> SessionFound | None:
-        """Look and claim where no other node has to be asked; None: the steps are needed."""
+        """
+        Look up and claim without asking another node; None: the steps of the module are needed.
+        """
         members, client_id = self._members, search.client_id
         if not members.is_only or client_id in self.busy:
             return None
@@ -444,7 +461,7 @@ class SessionTakeovers:
         return self._begin(search, entry.incarnation)
 
     def _entry(self, search: SessionSearch) -> DirectoryEntry:
-        """As which a new session would begin here."""
+        """Return the entry with which a new session would begin here."""
         return DirectoryEntry(
             client_id=search.client_id,
             node=self._members.name,
@@ -472,5 +489,8 @@ class SessionTakeovers:
 
 
 def _tell(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
-    """The connections that the id has at other sites are to be closed; at ours, keepers tell."""
+    """
+    Notify other sites that their connections of the id must close; keepers notify this site's
+    nodes.
+    """
     yield SendRequest(calls=calls, take=lambda _name, _reply: False)

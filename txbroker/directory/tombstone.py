@@ -1,4 +1,4 @@
-"""What a holder keeps of a session that went to another node, and its record."""
+"""The tombstone of a session that moved to another node, and its record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from txbroker.directory.entry import pack, unpack
 @attrs.frozen(kw_only=True)
 class Tombstone:
     """
-    It went to `node`, which is known to use it once `confirmed`. Until then the taker may ask
-    whether it was released, so this outlives a session of the same id that is begun here later.
-    `since`: what the node had lived when it went, in microseconds.
+    The session moved to `node`; `confirmed`: that node is known to use its copy.
+
+    Until then the taker may ask whether the copy was released. Thus the tombstone outlives a later
+    session of the same id here. `since`: the node's lived time at the move, in microseconds.
     """
 
     node: str
@@ -25,7 +26,7 @@ class Tombstone:
 
 
 def tombstones_record(tombstones: tuple[Tombstone, ...]) -> bytes:
-    """What is stored of an id."""
+    """Encode the tombstones of an id."""
     return pack(
         [
             [one.node, one.token.hex(), one.incarnation, one.confirmed, one.since]
@@ -35,13 +36,13 @@ def tombstones_record(tombstones: tuple[Tombstone, ...]) -> bytes:
 
 
 def tombstones_from(record: bytes, lived: int) -> tuple[Tombstone, ...]:
-    """The mirror of `tombstones_record`; `lived`: what the node has lived, now."""
+    """Decode `tombstones_record`; `lived`: the node's lived time now, in microseconds."""
     fields, _ = unpack(record)
     return tuple(_tombstone(one, lived) for one in fields)
 
 
 def _tombstone(fields: list[Any], lived: int) -> Tombstone:
-    """One of an earlier version is as old as this look at it."""
+    """Decode one tombstone; an earlier version of it has no age, and counts from `lived`."""
     node, token, incarnation, confirmed, *rest = fields
     return Tombstone(
         node=node,
