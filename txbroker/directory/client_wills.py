@@ -1,11 +1,12 @@
 """
-Wills of clients whose node is gone (protocol rule 25).
+Wills of clients whose node is silent (protocol rule 25).
 
-Each keeper has the wills of its share of the clients. When a node has not been heard for `after`
-seconds and does not answer either, the first keeper of the client's id that can be reached
-publishes the will, unless a keeper knows a newer session of that id. A node that starts publishes
-what it had itself under the same condition, after the same time. Several may do so: the will's
-id lets its owner take it once.
+Theory of operation. Each keeper has the wills of its share of the clients. A node is due when no
+message came from it for `after` seconds and it does not answer either. The first reachable keeper
+of the client's id then publishes the will, unless a keeper knows a newer session of the id.
+
+A node that starts publishes the wills of its own earlier lives after the same time, under the same
+condition. Several nodes may publish one will: the will's id lets its owner accept the will once.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ from txbroker.mqtt.wire.message import WillId, owner_of_will
 from txbroker.mqtt.wire.packets import Will
 
 CHUNK = 100
-"""Wills that are published before others have their turn."""
+"""Wills that one turn publishes."""
 
 SENT_LIMIT = 100_000
-"""Wills of unreachable nodes that are remembered as published."""
+"""Upper bound of published wills of unreachable nodes in the table."""
 
 
 def will_id(client_id: str, node: str, testament: DirectoryWill) -> WillId:
-    """By which the owner of its topic takes a will once, whoever sends it."""
+    """
+    Return the id by which the owner of a will's topic accepts the will once, whatever node sends
+    it.
+    """
     return owner_of_will(node, client_id), testament.life, testament.number
 
 
 class OwnWills:
-    """The wills of the connections of this node, in the life `life`; durable."""
+    """The durable wills of this node's connections, in the life `life` of its process."""
 
     def __init__(self, table: DurableTable, life: int) -> None:
         self._table = table
@@ -52,7 +56,7 @@ class OwnWills:
         self._all = {key.decode(): _from_bytes(value) for key, value in table.items()}
 
     def make(self, client_id: str, will: Will) -> DirectoryWill:
-        """A connection with a will begins; it replaces that of an earlier connection."""
+        """Store the will of a new connection, in place of an earlier connection's will."""
         self._last += 1
         testament = DirectoryWill(life=self._life, number=self._last, will=will)
         self._all[client_id] = testament
@@ -60,31 +64,31 @@ class OwnWills:
         return testament
 
     def forget(self, client_id: str, testament: DirectoryWill | None = None) -> None:
-        """The will is discarded, or that one has been published."""
+        """Delete the client's will; with `testament`, delete that will only."""
         known = self._all.get(client_id)
         if known is not None and (testament is None or known == testament):
             del self._all[client_id]
             self._table.delete(client_id.encode())
 
     def get(self, client_id: str) -> DirectoryWill | None:
-        """The will of the client's connection."""
+        """Return the will of the client's connection."""
         return self._all.get(client_id)
 
     @property
     def count(self) -> int:
-        """How many are left that may have to be published."""
+        """Return the number of stored wills."""
         return len(self._all)
 
     def of_earlier_lives(self) -> list[tuple[str, DirectoryWill]]:
-        """Those of connections that ended with the process."""
+        """Return the wills of connections that ended with an earlier process."""
         return [(c, t) for c, t in self._all.items() if t.life != self._life]
 
 
 class SentWills:
     """
-    The wills that this node has published for others that were unreachable; durable.
+    The durable record of the wills that this node published for unreachable nodes.
 
-    Such a node is told when it is heard again, before it would publish them itself.
+    A node that returns is notified of its wills before it would publish them itself.
     """
 
     def __init__(self, table: DurableTable) -> None:
@@ -95,7 +99,7 @@ class SentWills:
             self._all[node, client_id] = WillSent(client_id=client_id, life=life, number=number)
 
     def add(self, node: str, will: WillSent) -> None:
-        """One was published; beyond the limit the oldest is forgotten."""
+        """Record a published will; beyond `SENT_LIMIT` the oldest record is deleted."""
         name = node, will.client_id
         self._all[name] = will
         self._table.put(_name(*name), pack([*name, will.life, will.number]))
@@ -106,15 +110,15 @@ class SentWills:
         return len(self._all)
 
     def nodes(self) -> set[str]:
-        """The nodes that have to be told."""
+        """Return the nodes to notify."""
         return {node for node, _ in self._all}
 
     def of(self, node: str) -> tuple[WillSent, ...]:
-        """What that node has to be told; some of it, if it is much."""
+        """Return at most `CHUNK` wills of which that node must be notified."""
         return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
 
     def told(self, node: str, wills: Iterable[WillSent]) -> None:
-        """The node knows."""
+        """Delete the wills of which the node was notified."""
         for will in wills:
             if self._all.get((node, will.client_id)) == will:
                 self._forget((node, will.client_id))
@@ -125,7 +129,7 @@ class SentWills:
 
 
 class WillWatch:
-    """Publishes what is due; `after` seconds of silence make a node unreachable."""
+    """The publisher of due wills; `after` seconds of silence make a node unreachable."""
 
     def __init__(
         self,
@@ -140,7 +144,7 @@ class WillWatch:
         after: float,
         now: Callable[[], float],
     ) -> None:
-        """`forget` is called for an own will that was published, or that is not to be."""
+        """Wire the parts. `forget` gets each own will that was published or became void."""
         self._members = members
         self._keeper = keeper
         self._absence = absence
@@ -158,13 +162,13 @@ class WillWatch:
     # from the directory
 
     def due(self) -> list[tuple[tuple[str, ...], Procedure[None]]]:
-        """Now and then: what is to be done about nodes that are not heard, each with a name."""
+        """Return the procedures for silent nodes and own wills, each with a key."""
         now = self._now()
         procedures: list[tuple[tuple[str, ...], Procedure[None]]] = []
         if self._told:
             procedures.append((("wills sent",), self._tell_sent()))
-        # What others say of a silent node does not hurry one that has just started: the edges that
-        # want its wills have not come back yet.
+        # Reports of a silent node do not hasten a node that has just started. Otherwise wills would
+        # be published before the edges that subscribe to them are linked again.
         is_early = now - self._start < self._after
         nodes = [] if is_early else [*self._keeper.entries.nodes_with_wills(), *self._absence.due()]
         for node in dict.fromkeys(nodes):
@@ -180,9 +184,7 @@ class WillWatch:
         return procedures
 
     def bury(self, node: str, entries: tuple[DirectoryEntry, ...]) -> Procedure[None]:
-        """
-        A node was removed by command, and its clients had these wills: nobody watches it any more.
-        """
+        """Publish the wills of a removed node's clients: no member watches that node any more."""
         mine = yield from self._mine(node, entries)
         for first in range(0, len(mine), CHUNK):
             part = mine[first : first + CHUNK]
@@ -210,11 +212,12 @@ class WillWatch:
     def _mine(
         self, node: str, entries: tuple[DirectoryEntry, ...]
     ) -> Procedure[list[DirectoryEntry]]:
-        """Those of which this node is the first keeper that can be reached."""
+        """Return the entries of which this node is the first reachable keeper."""
         mine: list[DirectoryEntry] = []
         reached: dict[str, bool] = {self._members.name: True, node: False}
         for entry in entries:
-            # Of a node that was removed just now, another one keeps the entry, and has no will yet.
+            # A node removed just now still counts as a keeper: its successor has no copy of the
+            # will yet.
             places = self._members.places
             names = {*places.keepers(entry.client_id), node}
             for name in places.best(entry.client_id, names):
@@ -229,11 +232,11 @@ class WillWatch:
     def _publish(self, node: str, entries: list[DirectoryEntry], begun: float) -> Procedure[None]:
         newer = yield from self._newer(entries)
         if self._absence.last_heard(node) > begun:
-            return  # it lives: asking takes time, more where a disk is slow
+            return  # the node answered during the lookup, which a slow disk prolongs
         for entry in entries:
             known = self._keeper.entries.get(entry.client_id)
             if known == entry and entry.client_id not in newer:
-                self._give(node, entry)  # else the client connected elsewhere meanwhile
+                self._give(node, entry)  # a client that connected elsewhere needs no will
 
     def _give(self, node: str, entry: DirectoryEntry) -> None:
         testament = entry.testament
@@ -250,7 +253,10 @@ class WillWatch:
                 self._told.setdefault(name, {}).setdefault(node, []).append(will)
 
     def _tell_sent(self) -> Procedure[None]:
-        """The other keepers need not do it again; one that does not hear it may, to no effect."""
+        """
+        Notify the other keepers; a keeper that misses it may publish again, and the will's id drops
+        that.
+        """
         told, self._told = self._told, {}
         calls = tuple(
             (name, WillsSent(node=node, wills=tuple(wills)))
@@ -260,14 +266,14 @@ class WillWatch:
         yield SendRequest(calls=calls, take=lambda _name, _reply: False)
 
     def _tell_back(self, node: str) -> Procedure[None]:
-        """A node whose wills were published is here again, perhaps."""
+        """Notify a node, possibly reachable again, of its published wills."""
         wills = self._sent_wills.of(node)
         gone = self._members.get(node) is None
         if gone or (yield from ask(node, WillsSent(node=node, wills=wills))) is not None:
             self._sent_wills.told(node, wills)
 
     def _execute_own(self) -> Procedure[None]:
-        """What the connections of earlier lives of this node left."""
+        """Publish the wills of connections of this node's earlier lives."""
         left = self._own.of_earlier_lives()
         for first in range(0, len(left), CHUNK):
             part = left[first : first + CHUNK]
@@ -281,7 +287,7 @@ class WillWatch:
             )
             for client_id, testament in part:
                 if self._own.get(client_id) != testament:
-                    continue  # it connected here meanwhile
+                    continue  # the client connected here meanwhile
                 if client_id in newer:
                     self._forget(client_id, testament)
                     continue
@@ -290,7 +296,7 @@ class WillWatch:
             yield Pause(seconds=0.0)
 
     def _newer(self, entries: Iterable[DirectoryEntry]) -> Procedure[set[str]]:
-        """The ids that some keeper knows to be at another node by now."""
+        """Return the ids that a keeper knows at another node by now."""
         by_id = {entry.client_id: entry for entry in entries}
         asked: dict[str, list[str]] = {}
         for client_id in by_id:

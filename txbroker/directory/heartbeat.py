@@ -1,30 +1,33 @@
-"""
-How often a node shows the keepers of its clients' entries that it lives, and what follows for them.
-"""
+"""The interval of a node's signs of life to keepers, and the silence that keepers infer from it."""
 
 from __future__ import annotations
 
 SHORTEST = 0.9
 LONGEST = 4.9
 """
-Seconds between an answer and the next sign of life. That goes with the next beat of the node's
-heart: one each second, or each five, as that beat comes just before the answer is so old.
+Seconds between an answer and the next sign of life.
+
+A sign of life leaves with a periodic task, each second or each five. The task runs just before the
+answer reaches that age.
 """
 
 
 def pulse(after: float) -> float:
     """
-    Seconds between an answer and the next sign of life, where `after` of silence make a death.
+    Return the seconds between an answer and the next sign of life; `after` of silence make a death.
 
-    As few signs as will do: each costs two nodes five milliseconds, in which messages wait.
+    Signs of life are as few as possible: each costs two nodes five milliseconds, while messages
+    wait.
     """
     return min(max(after / 4, SHORTEST), LONGEST)
 
 
 def patience(after: float) -> float:
     """
-    Seconds since a node was heard, from which on it has been silent for `after`, or a second less.
+    Return the seconds without a message after which a node was silent for `after`, or a second
+    less.
 
-    Who dies was last heard a second before, or at the last pulse, where that is longer ago.
+    The last message of a node that dies came a second before, or at the last pulse if that is
+    earlier.
     """
     return after + pulse(after) - SHORTEST

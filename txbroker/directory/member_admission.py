@@ -1,18 +1,19 @@
 """
-Members that another node tells of: each counts from when it has itself answered this node.
+The admission of members that another node names: a member counts once it has answered this node.
 
-A member keeps entries, so a majority of a client's keepers needs it. Nobody may be made one by the
-word of another alone: with ten thousand invented members in one message no durable client would
-find a majority. Whoever is told of by a child, or in a call, is therefore asked at the address that
-was told, and is no member before. What this node's own parent tells is believed, since the parent
-has asked; so all nodes of a site come to the same list, a cut moves no entry, and who is cut off
-stays a member.
+Theory of operation. A member keeps entries, so a majority of a client's keepers needs it. The word
+of one node alone makes no member. Otherwise one message with ten thousand invented members would
+leave durable clients without a majority. A node that a child or a call names is asked at the named
+address, and is no member before its answer.
 
-An address that a member is said to have now is asked, too, before it is used. A removal needs no
-answer: it is made by command, of a node that gives none.
+Members that this node's own parent names are believed, since the parent has asked. So all nodes of
+a site reach the same list, and a cut moves no entry. A node that is cut off stays a member.
 
-Questions go out at a bounded rate, in turn for each node that tells. Of a node that tells of more
-than there is room for, the rest is left out.
+A member's new address is asked, too, before use. A removal needs no answer: a command makes it, of
+a node that does not answer.
+
+Questions leave at a bounded rate, in turn for each source. Members beyond the room of a source are
+left out.
 """
 
 from __future__ import annotations
@@ -25,29 +26,31 @@ from txbroker.delegation.peer_checks import AHEAD
 from txbroker.directory.members import Member, Members
 
 WAITING = 10_000
-"""Members that may wait for their answer, of all nodes that tell."""
+"""Upper bound of unanswered members, over all sources."""
 
 AT_ONCE = 16
-"""Questions under way."""
+"""Concurrent questions."""
 
 BURST = 200.0
 RATE = 20.0
-"""Questions that may go out at once, and each second from then on."""
+"""Questions that may leave at once, and each second from then on."""
 
 SHARED = 3
-"""Members that may have one address: a new one, and others that had it before."""
+"""Members that may share one address: a new one, and others that had it before."""
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-"""Seconds until a member that did not answer is asked again, doubled from the first on."""
+"""Seconds until a silent node is asked again, doubled from the first on; and the upper bound."""
 
 KEPT = 60.0
-"""Seconds for which what a call has told is remembered; what a stream has told, until it ends."""
+"""
+Seconds for which a call's members are remembered; a stream's members stay until the stream ends.
+"""
 
 
 @attrs.define(slots=True, eq=False)
 class _Waiting:
-    """`until`: when it is forgotten, None: never; it is asked again at `due`."""
+    """An unanswered member: forgotten at `until` (None: never), asked again at `due`."""
 
     member: Member
     until: float | None
@@ -58,14 +61,14 @@ class _Waiting:
 
 @attrs.frozen(kw_only=True)
 class MemberProbe:
-    """Ask the node at `member.grpc` whether it is that member; `source` told of it."""
+    """The question to the node at `member.grpc` whether it is that member, which `source` named."""
 
     source: object
     member: Member
 
 
 class MemberAdmission:
-    """See the module's text; `wake` is called when somebody is to be asked."""
+    """The admission of the module; `wake` is called when a question is due."""
 
     def __init__(
         self, members: Members, now: Callable[[], float], wake: Callable[[], object]
@@ -82,7 +85,7 @@ class MemberAdmission:
     # from the node
 
     def told(self, source: object, members: Iterable[Member], *, is_stream: bool = False) -> None:
-        """A node tells of members: over its join stream, or in a call."""
+        """Store the members that a node names, over its join stream or in a call."""
         believed: list[Member] = []
         until = None if is_stream else self._now() + KEPT
         for member in members:
@@ -93,12 +96,12 @@ class MemberAdmission:
         self._members.merge(believed, source)
 
     def forget(self, source: object) -> None:
-        """Its stream has ended; it tells all again when it comes back."""
+        """Forget the members of a stream that ended; the source sends all again when it returns."""
         for name in list(self._waiting.get(source, ())):
             self._drop(source, name)
 
     def due(self) -> list[MemberProbe]:
-        """Whom to ask now; the outcome of each is told by `answered`."""
+        """Return the questions to send now; `answered` reports each outcome."""
         now = self._now()
         self._left = min(self._left + (now - self._since) * RATE, BURST)
         self._since = now
@@ -113,7 +116,7 @@ class MemberAdmission:
         return found
 
     def answered(self, asked: MemberProbe, *, is_member: bool) -> None:
-        """True if the node at the address is the one that was told of; False: or nobody is."""
+        """End a question; `is_member` False: another node, or none, answered at the address."""
         self._asked -= 1
         member = asked.member
         waiting = self._waiting.get(asked.source, {}).get(member.name)
@@ -121,7 +124,7 @@ class MemberAdmission:
             return
         waiting.is_asked = False
         if waiting.member != member:
-            return  # told of anew meanwhile
+            return  # the source sent a newer record meanwhile
         if is_member:
             self._drop(asked.source, member.name)
             if self._is_news(member):
@@ -132,13 +135,13 @@ class MemberAdmission:
 
     @property
     def waiting(self) -> int:
-        """Members that were told of and have not answered."""
+        """Return how many named members have not answered."""
         return self._count
 
     # internal
 
     def _is_believed(self, member: Member) -> bool:
-        """True if there is nothing to ask: it is no place for entries, or is one as it is."""
+        """True if no question is needed: the record makes no new place, or repeats a known one."""
         known = self._members.get(member.name)
         if member.removed or member.name == self._members.name:
             return True
@@ -168,7 +171,7 @@ class MemberAdmission:
         self._wake()
 
     def _make_room(self, source: object) -> bool:
-        """Forget one of whoever tells of most; False where that is `source`."""
+        """Forget a member of the source that names most; return False if that is `source`."""
         most = max(self._waiting, key=lambda one: len(self._waiting[one]))
         if most == source:
             return False
@@ -183,7 +186,7 @@ class MemberAdmission:
             del self._waiting[source]
 
     def _in_turn(self, now: float) -> Iterator[MemberProbe]:
-        """One of each source after the other."""
+        """Yield one question of each source in turn."""
         for source, mine in list(self._waiting.items()):
             for name in [n for n, w in mine.items() if w.until is not None and w.until <= now]:
                 self._drop(source, name)

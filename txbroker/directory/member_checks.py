@@ -1,9 +1,9 @@
 """
-What another member says of sessions, before anything of it is used.
+Checks of another member's messages about sessions, before use (protocol rule 28).
 
-A number counts only near the greatest that is known of its client id: each next one is greater than
-all before, so one far ahead would leave no room behind it, at any node and in any life. What a will
-would be published with is what its client may publish.
+A number counts only near the greatest known number of its client id. Each next number is greater
+than all before: a far number would leave no room behind it, at any node and in any life. A will
+must be a publish that its client may send.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from txbroker.model.errors import PeerError
 from txbroker.model.topics import TopicError, validate_topic_name
 
 Known = Callable[[str], int]
-"""The greatest number that is known of a client id; 0: none."""
+"""Returns the greatest known number of a client id; 0: none is known."""
 
 MOST_QOS = 2
 
 
 def check_request(request: Request, known: Known) -> None:
-    """Check what is asked; raises `PeerError`."""
+    """Check a request; raises `PeerError`."""
     for entry in _entries_of(request):
         _check_entry(entry, known)
     for client_id, number in _numbers_of(request):
@@ -49,7 +49,7 @@ def check_request(request: Request, known: Known) -> None:
 
 
 def check_answer(request: Request, answer: Reply, known: Known) -> None:
-    """Check what was answered to a request; raises `PeerError`."""
+    """Check the reply to a request; raises `PeerError`."""
     match answer:
         case Answers(answers=answers):
             ids = request.client_ids if isinstance(request, Lookup) else ()

@@ -22,16 +22,16 @@ from txbroker.directory.rendezvous_hash import RendezvousHash
 from txbroker.runtime.flush_queue import run_all
 
 LIMIT = 10_000
-"""Members that are kept, removed ones not counted; more are not taken in."""
+"""Upper bound of members, not counting removed ones; further members are refused."""
 
 REMOVED = 10_000
-"""Removed members that are remembered; beyond it the one that was removed first is forgotten."""
+"""Upper bound of removed members in the table; beyond it the earliest removal is forgotten."""
 
 RECORDS = LIMIT + REMOVED
-"""Members that are known, removed ones included."""
+"""Upper bound of records, removed members included."""
 
 SLICE = 500
-"""Records that are told at once."""
+"""Records in one message."""
 
 _JOINED = b"\0joined"
 _SETTLED = b"\0settled"
@@ -111,46 +111,51 @@ class Members:
     # who is there
 
     def get(self, name: str) -> Member | None:
-        """A member; None where it is not one, or not any more."""
+        """Return a member; None: the node never was a member, or was removed."""
         member = self._all.get(name)
         return None if member is None or member.removed else member
 
     def record(self, name: str) -> Member | None:
-        """What is known of a node that is a member, or was one."""
+        """Return the record of a present or removed member."""
         return self._all.get(name)
 
     def count_at(self, grpc: str) -> int:
-        """How many members have that address."""
+        """Return how many members have that address."""
         return self._addresses[grpc]
 
     def sites(self) -> tuple[str, ...]:
-        """The other sites."""
+        """Return the other sites."""
         return tuple(site for site in self._sites if site != self.site)
 
     @property
     def is_only(self) -> bool:
-        """True if this node knows of no other member, in any site."""
+        """True if this node knows no other member, at any site."""
         return self.is_alone and len(self._sites) <= 1
 
     def peers(self) -> tuple[str, ...]:
-        """The other members of this node's site."""
+        """Return the other members of this node's site."""
         return tuple(name for name in self.places.names if name != self.name)
 
     def is_peer(self, name: str) -> bool:
-        """True if that is another member of this node's site."""
+        """True if `name` is another member of this node's site."""
         return name in self.places and name != self.name
 
     def keepers(self, client_id: str, site: str | None = None) -> tuple[str, ...]:
-        """The members of a site (None: this one) that keep an id's entry, the first one first."""
+        """
+        Return the keepers of an id among the members of a site (None: this site), the first one
+        first.
+        """
         return self._sites[self.site if site is None else site].keepers(client_id)
 
     @property
     def places(self) -> RendezvousHash:
-        """The members of this node's site as places for entries; another one when they change."""
+        """Return the hash of this node's site; each change of its members makes a new object."""
         return self._sites[self.site]
 
     def view_of(self, site: str) -> bytes:
-        """The digest of a site's members: equal where two nodes see the same ones."""
+        """
+        Return the digest of a site's members: nodes that see the same members have equal digests.
+        """
         view = self._views.get(site)
         if view is None:
             view = self._views[site] = _digest(self._sites[site].names)
@@ -158,17 +163,17 @@ class Members:
 
     @property
     def view(self) -> bytes:
-        """The same of this node's site."""
+        """Return the digest of the members of this node's site."""
         return self.view_of(self.site)
 
     # what changes it
 
     def when_changed(self, action: Callable[[], None]) -> None:
-        """Run `action` after each change, also of a mere address."""
+        """Run `action` after each change, changes of an address included."""
         self._actions.append(action)
 
     def announce(self, grpc: str) -> None:
-        """This node is at `grpc` now; it is a member from here on."""
+        """Make this node a member, at the address `grpc`."""
         known = self._all.get(self.name)
         version = 1 if known is None else known.version
         mine = Member(
@@ -179,7 +184,9 @@ class Members:
         self._take({self.name: mine} if known != mine else {})
 
     def learn(self, members: Iterable[Member], source: object = None) -> None:
-        """The parent told all it knows, and knows all there is; `source` as in `merge`."""
+        """
+        Merge the parent's complete list; the list is complete from then on. `source` as in `merge`.
+        """
         is_news = not self.is_joined
         if is_news:
             self._table.put(_JOINED, b"1")
@@ -189,8 +196,9 @@ class Members:
 
     def merge(self, members: Iterable[Member], source: object = None) -> bool:
         """
-        Take in what another node knows; whether that changed anything. `source`, if any, need not
-        be told of it (see `news_since`).
+        Merge the records that another node sent; return True if a record changed.
+
+        `news_since` does not send these changes back to `source`.
         """
         news: dict[str, Member] = {}
         corrected = False
@@ -198,7 +206,7 @@ class Members:
         for member in members:
             known = news.get(member.name, self._all.get(member.name))
             if member.version > (0 if known is None else known.version) + AHEAD:
-                continue  # one of 2^64-1 would stand for ever
+                continue  # a version of 2^64-1 could never be superseded
             if known is None or (known.removed and not member.removed):
                 if room <= 0 and not member.removed:
                     self.left_out += 1
@@ -208,18 +216,19 @@ class Members:
                 news[member.name] = member
             elif member.rank > known.rank:
                 if member.name == self.name and not known.removed:
-                    # What this node says of itself is right; others may remember an earlier life.
+                    # This node's own record is right: another node may have a record of an earlier
+                    # life.
                     if member.removed:
                         self._unsettle_for_good()
                     member = attrs.evolve(known, version=member.version + 1)
                     corrected = True
                 news[member.name] = member
-        # Whoever was wrong about this node has to hear what is right.
+        # A corrected record goes to its source too, which would otherwise retain the wrong one.
         self._take(news, None if corrected else source)
         return bool(news)
 
     def remove(self, name: str) -> bool:
-        """By command: the node does not come back, and its sessions are gone with it."""
+        """Remove a member by command: the node will not return, and its sessions are lost."""
         member = self.get(name)
         if member is None:
             return False
@@ -227,14 +236,17 @@ class Members:
         return True
 
     def settle(self) -> None:
-        """This node has been told what the members of its site know of its share of the ids."""
+        """
+        Note that the members of the site have sent their entries of this node's share of the ids.
+        """
         self.is_settled = self.was_settled = True
         self._table.put(_SETTLED, _NOW)
 
     def news_since(self, told: int, source: object = None) -> tuple[tuple[Member, ...], int]:
         """
-        What somebody does not know who was told all up to change `told` (0: nothing), and up to
-        which change that is; at most `SLICE` of it, but for what came from `source` itself.
+        Return the records changed after `told` (0: all), and the last change that they cover.
+
+        At most `SLICE` records are returned, without records that came from `source`.
         """
         news = []
         for name in reversed(self._changes):
@@ -249,25 +261,25 @@ class Members:
         return tuple(self._all[name] for name, _ in reversed(part)), part[0][1]
 
     def is_told(self, told: int) -> bool:
-        """True if nothing has changed since."""
+        """True if no record changed after `told`."""
         return told == self._last_change
 
     def is_known(self, name: str) -> bool:
-        """True if there is a record of it, removed or not."""
+        """True if the node has a record, removed or not."""
         return name in self._all
 
     def is_removed(self, name: str) -> bool:
-        """True if it was a member, and a command removed it."""
+        """True if a command removed the member."""
         return name in self._removed
 
     @property
     def removed(self) -> set[str]:
-        """The names of those that were removed."""
+        """Return the names of the removed members."""
         return set(self._removed)
 
     @property
     def all(self) -> tuple[Member, ...]:
-        """Every record, removed ones included."""
+        """Return every record, removed members included."""
         return tuple(self._all.values())
 
     # internal
@@ -282,8 +294,8 @@ class Members:
         if is_one_less:
             self.unsettlings += 1
         if self.is_settled and is_one_less:
-            # Ids of the one that went have a new third keeper, who knows nothing of them. This is
-            # forgotten first: the table keeps the order of changes.
+            # Ids of the member that left have a new third keeper without their entries. The settled
+            # mark changes before the records: a crash between the two must not leave the mark.
             self.is_settled = False
             self._table.put(_SETTLED, _ONCE)
         for member in news.values():
@@ -316,8 +328,10 @@ class Members:
 
     def _unsettle_for_good(self) -> None:
         """
-        This node was forgotten and comes back: others began sessions with fewer keepers meanwhile.
-        What it knows itself is worth as much as what a node knows that never was there.
+        Void the settled mark of a node that was forgotten and returns.
+
+        Other nodes began sessions with fewer keepers meanwhile. Thus the node's own entries prove
+        no more than those of a newcomer.
         """
         self.is_settled = self.was_settled = False
         self.unsettlings += 1
@@ -327,11 +341,11 @@ class Members:
         run_all(self._actions)
 
     def _work_out(self, news: Mapping[str, Member | None], known: Mapping[str, Member]) -> bool:
-        """Move members between sites; whether one of this site is one no more."""
+        """Move members between sites; return True if this site lost a member."""
         joined: dict[str, set[str]] = {}
         left: dict[str, set[str]] = {}
         for name, member in news.items():
-            # This node is of its own site always, whatever others say of it.
+            # A wrong record from another node must not move this node to another site.
             now = self.site if name == self.name else _site_of(member)
             before = _site_of(known.get(name))
             if name == self.name:

@@ -1,8 +1,8 @@
 """
-Rendezvous hashing: which nodes of a site keep the directory's entry of a client id.
+Rendezvous hashing: the nodes of a site that keep the directory entry of a client id.
 
-Every node works this out for itself from the names of the members, and all of them come to the same
-result. A member more or less changes the place of those ids only that it keeps.
+Every node computes the keepers from the names of the members, and all nodes reach the same result.
+A member that joins or leaves changes the keepers only of the ids that it keeps.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 from hashlib import blake2b
 
 KEEPERS = 3
-"""Nodes that keep an entry, where the site has as many."""
+"""Keepers of an entry, if the site has as many members."""
 
 REMEMBERED = 4_096
-"""Ids whose keepers are remembered: one that connects is looked up several times."""
+"""Ids in the cache of keepers: a connecting id is looked up several times."""
 
 
 class RendezvousHash:
@@ -23,8 +23,9 @@ class RendezvousHash:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(names))
-        # The name is hashed once; each id goes on from there. A digest is no secret: 8 bytes spread
-        # evenly, and `blake2b` gives the same in every process, as `hash` does not.
+        # The seed of a name is hashed once, and each id continues from it. A digest is no secret: 8
+        # bytes spread evenly. `hash` differs between processes, and nodes would disagree; `blake2b`
+        # does not.
         self._seeds = {name: _seed(name) for name in self.names}
         self._known: dict[str, tuple[str, ...]] = {}
         self._ring: tuple[str, ...] = ()
@@ -33,7 +34,7 @@ class RendezvousHash:
         return name in self._seeds
 
     def changed(self, joined: Collection[str], left: Collection[str]) -> RendezvousHash:
-        """The same with some members more, and others less; the rest is not worked out anew."""
+        """Return a new hash with members added and removed; the seeds of the others are reused."""
         places = RendezvousHash(())
         seeds = {name: seed for name, seed in self._seeds.items() if name not in left}
         seeds |= {name: _seed(name) for name in joined}
@@ -41,7 +42,9 @@ class RendezvousHash:
         return places
 
     def keepers(self, client_id: str) -> tuple[str, ...]:
-        """The first `KEEPERS` members for an id, the first one first; all where there are fewer."""
+        """
+        Return the first `KEEPERS` members for an id, the first one first; all, if there are fewer.
+        """
         if len(self.names) == 1:
             return self.names
         known = self._known.get(client_id)
@@ -53,14 +56,14 @@ class RendezvousHash:
         return known
 
     def best(self, client_id: str, names: Iterable[str]) -> tuple[str, ...]:
-        """The first `KEEPERS` of these for an id, be they members or not."""
+        """Return the first `KEEPERS` of these names for an id; the names need not be members."""
         key, seeds = client_id.encode(), self._seeds
         scores = [(_score(seeds.get(name) or _seed(name), key), name) for name in names]
         scores.sort(reverse=True)
         return tuple(name for _, name in scores[:KEEPERS])
 
     def is_among(self, name: str, client_id: str) -> bool:
-        """True if `name` is one of the keepers of an id, or would be, were it a member."""
+        """True if `name` is a keeper of the id, or would be one as a member."""
         key, above = client_id.encode(), 0
         mine = _score(self._seeds.get(name) or _seed(name), key), name
         for other, seed in self._seeds.items():
@@ -71,9 +74,11 @@ class RendezvousHash:
         return True
 
     def ring(self, name: str) -> tuple[str, ...]:
-        """All other members in one order that all nodes know; those after `name` first."""
+        """
+        Return all other members in one order that all nodes know, from the successor of `name` on.
+        """
         if not self._ring:
-            # Not by name: neighbours by name are neighbours in a rack, and die together.
+            # An order by name would put nodes of one rack side by side, which die together.
             order = sorted((seed.digest(), name) for name, seed in self._seeds.items())
             self._ring = tuple(name for _, name in order)
         place = bisect(self._ring, (_seed(name).digest(), name), key=lambda n: (self._place(n), n))
@@ -85,7 +90,7 @@ class RendezvousHash:
 
 
 def majority(count: int) -> int:
-    """How many of `count` are more than half; 1 of 1, 2 of 2, 2 of 3."""
+    """Return the least count that is more than half: 1 of 1, 2 of 2, 2 of 3."""
     return count // 2 + 1
 
 

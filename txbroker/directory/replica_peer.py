@@ -1,4 +1,4 @@
-"""One keeper of entries, as a node has to do with it that has sessions in its share."""
+"""A keeper, as seen by a node that has sessions in the keeper's share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Register
 
 PENDING = 10_000
-"""Ids with news for one keeper; beyond that it gets the complete list."""
+"""Upper bound of pending ids for one keeper; beyond it the keeper gets the complete list."""
 
 FIRST_PAUSE = 0.1
-"""Seconds before the second attempt; doubled with each."""
+"""Seconds before the second attempt; each further attempt doubles the pause."""
 
 
 @attrs.define(slots=True, eq=False)
 class ReplicaPeer:
     """
-    What the keeper `name` was told, and is to be told. `listing` is what is left of a complete
-    list, `ready` and `relayed` what has been found of it and was not sent.
+    The sent and the pending changes of the keeper `name`.
 
-    `pending` are ids with news, each with the generation up to which its sessions have ended, for
-    the case that there is none now. `relays` are ids kept here that the peer keeps, too, since the
-    members changed; `change` is the number of that change, until all that follows has been said.
-    `silence` is the version of what the peer knows of silent members.
+    - `listing`: the rest of a complete list; `ready` and `relayed`: its found and unsent entries.
+    - `pending`: ids with changes, each with the generation up to which its sessions have ended. The
+      generation is sent if the id has no session now.
+    - `relays`: ids in this node's replica of which the peer became a keeper when the members
+      changed.
+    - `change`: the number of that change, until all its consequences have been sent; 0: none.
+    - `silence`: the version of the silent members that the peer knows.
     """
 
     name: str
@@ -51,13 +53,13 @@ class ReplicaPeer:
     failures: int = 0
 
     def has_heard(self, client_id: str) -> bool:
-        """True if nothing of the id is on its way, or waits for it."""
+        """True if the keeper knows the whole state of the id."""
         batch = self.in_flight
         is_coming = batch is not None and any(e.client_id == client_id for e in batch.entries)
         return self.is_listed and client_id not in self.pending and not is_coming
 
     def start_over(self) -> None:
-        """The complete list is due."""
+        """Make the complete list due."""
         self.is_listed = False
         self.sync = self.change = 0
         self.listing = self.relaying = self.again = None
@@ -67,7 +69,7 @@ class ReplicaPeer:
         self.relayed.clear()
 
     def put_back(self, batch: Register) -> None:
-        """The keeper may not have got that: what was in it is news again."""
+        """Make the content of a batch pending again: the keeper may not have received it."""
         if not self.is_listed:
             self.again = batch
             return

@@ -1,14 +1,16 @@
 """
-Which members have fallen silent, so that their clients' wills are due.
+Members that are silent, so that their clients' wills are due (protocol rule 25).
 
-If each member showed each other one that it lives, a site would carry the square of its members in
-signs of life. So each is *watched* by the three that follow it in one order of all members, and
-shows itself to those. Who is silent is passed over: of many that die at once, the last one in the
-order is watched by one that lives, then the last three, and so on. A watcher asks a silent member
-itself; if that gives no answer, all others are told. They ask once more before they act on it.
+Theory of operation. Signs of life from each member to each other would cost a site the square of
+its members. So all members stand in one order, and the three that follow a member *watch* it. A
+member shows signs of life to its three watchers. A silent member is skipped in that order. If many
+members die at once, a living member watches the last of them, then the last three, and so on.
 
-Whoever keeps wills of a member that it does not watch asks for it now and then, too, in case that
-its watchers are of an older version, or tell nobody.
+A watcher asks a silent member itself. If no answer comes, the watcher notifies all others, which
+ask once more before they act.
+
+A keeper of wills also asks, rarely, each member that it does not watch. Otherwise watchers of an
+older version, or watchers that notify no member, would hide a dead node.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ from txbroker.directory.heartbeat import patience
 from txbroker.directory.members import Members
 
 WATCHERS = 3
-"""Members that watch one."""
+"""Members that watch one member."""
 
 TOLD = 1_000
-"""Silent members that are believed of one that tells of them."""
+"""Upper bound of silent members that one member's report may name."""
 
 RARELY = 3.0
-"""Times `after` in which a member is asked that is not watched here; longer in a large site."""
+"""Multiples of `after` between questions to an unwatched member; more in a large site."""
 
 
 class SilentMembers:
-    """What node `members.name` knows; `after` seconds of silence make a member absent."""
+    """
+    The silent members as this node knows them; `after` seconds of silence make a member absent.
+    """
 
     def __init__(self, members: Members, after: float, now: Callable[[], float]) -> None:
         self.version = 0
@@ -49,7 +53,7 @@ class SilentMembers:
     # from those who hear members, or do not
 
     def heard(self, name: str) -> None:
-        """The member said something, or answered."""
+        """Note that a message or an answer of the member came."""
         self._heard[name] = self._now()
         if name in self._silent:
             del self._silent[name]
@@ -59,14 +63,16 @@ class SilentMembers:
             self.version += 1
 
     def missed(self, name: str) -> None:
-        """The member is due and did not answer."""
+        """Note that a due member did not answer."""
         self._believe(name)
         if name in self.watched and name not in self._seen:
             self._seen[name] = None
             self.version += 1
 
     def told(self, source: str, silent: Iterable[str]) -> None:
-        """Another member says that these do not answer it, and all others that it watches do."""
+        """
+        Store the report of another member: these members do not answer, the others it watches do.
+        """
         known = self._told.get(source, frozenset())
         news = frozenset(list(silent)[:TOLD])
         if news == known:
@@ -87,15 +93,15 @@ class SilentMembers:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The members watched here that do not answer: what others are told."""
+        """Return the members watched here that do not answer: the report for others."""
         return tuple(self._seen)
 
     def last_heard(self, name: str) -> float:
-        """When that was."""
+        """Return the time of the member's last message, or of this object's start."""
         return self._heard.get(name, self._start)
 
     def is_due(self, name: str) -> bool:
-        """True if the member should be asked, as it was not heard for so long."""
+        """True if the member was silent for so long that this node should ask it."""
         if name in self._silent or not self._members.is_peer(name):
             return True
         is_watched = name in self.watched
@@ -104,17 +110,17 @@ class SilentMembers:
         return since >= (self._patience if is_watched else rarely)
 
     def due(self) -> list[str]:
-        """Members watched here that should be asked."""
+        """Return the watched members that this node should ask."""
         return [name for name in self.watched if self.is_due(name)]
 
     @property
     def watched(self) -> frozenset[str]:
-        """The members that this node watches."""
+        """Return the members that this node watches."""
         return self._neighbours()[0]
 
     @property
     def watchers(self) -> frozenset[str]:
-        """The members that watch this node."""
+        """Return the members that watch this node."""
         return self._neighbours()[1]
 
     # internal
@@ -131,7 +137,7 @@ class SilentMembers:
         return self._around
 
     def _next(self, names: Iterable[str]) -> frozenset[str]:
-        """Up to the third one that is not silent."""
+        """Return the names up to the third that is not silent."""
         found: set[str] = set()
         living = 0
         for name in names:

@@ -1,9 +1,9 @@
 """
-Questions and answers of the client directory between the wire and our values.
+Requests and replies of the client directory, between the wire and plain values.
 
-The messages of directory.proto have the names and the fields of the values, so one rule serves them
-all: a field is set from the attribute of its name, None is left out, tuples are repeated. A test
-holds the two together.
+The messages of directory.proto have the names and the fields of the values. So one rule serves all:
+a field is set from the attribute of its name, None is left out, tuples are repeated. A test
+compares the two.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _ELSEWHERE: dict[str, type[Any]] = {
 
 
 def question(source: str, target: str, request: Request) -> directory_pb2.Question:
-    """A request on its way."""
+    """Encode a request of `source` to `target`."""
     message = directory_pb2.Question(source=source, target=target)
     _fill_kind(message, request)
     return message
 
 
 def request_of(message: directory_pb2.Question) -> Request | None:
-    """What is asked; None: something that only a newer node knows."""
+    """Decode a request; None: a kind that only a newer node knows."""
     kind = message.WhichOneof("kind")
     value: Request | None = None if kind is None else _value(getattr(message, kind))
     return value
 
 
 def reply(node: str, answer: Reply | None) -> directory_pb2.Reply:
-    """An answer on its way; None: the asker gets none."""
+    """Encode a reply of `node`; None: an empty reply."""
     message = directory_pb2.Reply(node=node)
     if answer is not None:
         _fill_kind(message, answer)
@@ -57,14 +57,14 @@ def reply(node: str, answer: Reply | None) -> directory_pb2.Reply:
 
 
 def answer_of(message: directory_pb2.Reply) -> Reply | None:
-    """What was answered."""
+    """Decode a reply; None: an empty one, or a kind that only a newer node knows."""
     kind = message.WhichOneof("kind")
     value: Reply | None = None if kind is None else _value(getattr(message, kind))
     return value
 
 
 def members_to_wire(members: Iterable[Member], *, complete: bool) -> control_pb2.Members:
-    """Members for a join stream."""
+    """Encode members for a join stream."""
     message = control_pb2.Members(complete=complete)
     for member in members:
         _fill(message.members.add(), member)
@@ -72,12 +72,12 @@ def members_to_wire(members: Iterable[Member], *, complete: bool) -> control_pb2
 
 
 def members_from_wire(message: control_pb2.Members) -> tuple[Member, ...]:
-    """Those of them that may be members."""
+    """Decode members, without unusable ones (see `usable`)."""
     return usable(_value(member) for member in message.members)
 
 
 def usable(members: Iterable[Member]) -> tuple[Member, ...]:
-    """What a topology file would be refused for is no member, whoever says so."""
+    """Return the members that a topology file could name; others are refused (protocol rule 28)."""
     return tuple(member for member in members if _is_usable(member))
 
 
@@ -136,7 +136,7 @@ def _value(message: Message) -> Any:
             fields[field.name] = _value(found)
     try:
         return _class_of(message.DESCRIPTOR.name)(**fields)
-    except TypeError as error:  # a part that has to be there is not
+    except TypeError as error:  # a required field is missing
         raise PeerError(f"an incomplete {message.DESCRIPTOR.name}") from error
 
 

@@ -1,11 +1,11 @@
 """
-SHELL: the client directory of this node on gRPC: its questions, its answers, its procedures.
+SHELL: this node's client directory on gRPC: its requests, its replies, its procedures.
 
-Two rules of order live here. A reply leaves when all that was changed for it is safe in this node's
-store; and so does a question, since what is asked may rest on what was changed before. Who has a
-session rests on the directory's own tables alone: it does not wait for what busy clients change.
+Two rules of order live here. A reply leaves when all changes for it are durable in this node's
+store. A request leaves then, too, since it may rest on earlier changes. Entries and claims rest on
+the directory's own tables alone: these requests do not wait for the syncs of busy clients.
 
-A turn of the loop is long while clients are busy, so what a CONNECT waits for takes few of them.
+A turn of the loop is long while clients are busy. Therefore a CONNECT waits for few turns.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ log = get_logger()
 
 TIMEOUT = 1.0
 TAKE_TIMEOUT = 5.0
-"""Seconds for an answer; a session can be some megabytes."""
+"""Seconds to wait for a reply; a session can have several megabytes."""
 
 OFTEN = 0.1
-"""Seconds between two looks at what is due to keepers while they wait for something."""
+"""Seconds between two flushes while keepers wait for entries."""
 
 SETTLE_PAUSE = 0.02
-"""Seconds between two looks when the node stops."""
+"""Seconds between two checks while the node stops."""
 
 
 OF_TABLES = (Lookup, Claim, Register)
-"""Requests that the directory's own tables alone answer, and that rest on them alone."""
+"""Requests that read and change the directory's own tables alone."""
 
 OWN_TABLES = ("directory.", "members")
-"""How their names begin."""
+"""Prefixes of those tables' names."""
 
 LOOKUPS = 500
 """Ids in one request."""
 
 LOOKUP_PAUSE = 0.1
-"""Seconds that look-ups wait for the answer of an earlier request to the same keeper."""
+"""Seconds for which lookups wait for the reply to an earlier request at the same keeper."""
 
 
 @attrs.define(slots=True, eq=False)
 class _Lookups:
-    """What is asked of one keeper in one request; `earlier`: one that is not answered yet."""
+    """The ids of one request to one keeper; `earlier`: a request that has no reply yet."""
 
     earlier: _Lookups | None
     client_ids: list[str] = attrs.Factory(list)
@@ -90,21 +90,21 @@ class _Lookups:
 
 
 class Tables(Protocol):
-    """What the node keeps beside messages."""
+    """The durable tables of the node beside messages."""
 
     def are_safe(self, *beginnings: str) -> bool:
-        """True if all that was changed in tables whose names begin so is synced."""
+        """True if all changes in tables with these name prefixes are synced."""
 
 
 class Commit(Protocol):
     """The node's group commit."""
 
     def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` when all that was put so far is safe."""
+        """Run `action` when all changes so far are durable."""
 
 
 class DirectoryService(directory_pb2_grpc.DirectoryServicer):
-    """Serves and runs `directory`, which is set by `wire` before anything happens."""
+    """The gRPC service and the runner of `directory`, which `wire` sets before any call."""
 
     def __init__(
         self,
@@ -135,24 +135,24 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         self._told_waiting: float | None = None
 
     def wire(self, directory: Directory) -> None:
-        """The directory that this is the shell of."""
+        """Set the directory of this shell."""
         self._directory = directory
 
     # from the node
 
     def start(self) -> None:
-        """The directory is started: serve and tell."""
+        """Begin to serve and to send: the directory has started."""
         self._ready.set()
 
     def beat(self) -> None:
-        """Now and then, every second or so: look what is due."""
+        """Do the periodic work, about once a second."""
         self._directory.tick()
         self._say_what_waits()
         self.flush()
         self._turn.end()
 
     async def settle(self, seconds: float) -> None:
-        """Return when the keepers that answer have heard all there is to say, or time is over."""
+        """Wait until the reachable keepers know the whole state, at most `seconds`."""
         until = self._now() + seconds
         while self._now() < until and not self._directory.registrar.is_settled:
             await asyncio.sleep(SETTLE_PAUSE)
@@ -160,11 +160,11 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             self._turn.end()
 
     def wake(self) -> None:
-        """There is something to tell to keepers: at the end of this turn."""
+        """Schedule a flush at the end of this turn."""
         self._turn.mark_dirty(self)
 
     def flush(self) -> None:
-        """Send what is due to keepers."""
+        """Send the due batches to the keepers."""
         if not self._ready.is_set():
             return
         registrar, now = self._directory.registrar, self._now()
@@ -184,9 +184,10 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         self, procedure: Procedure[T], finished: Callable[[T], object] = lambda _: None
     ) -> None:
         """
-        Run a procedure; `finished` gets its result in the turn in which it ends.
+        Run a procedure; `finished` gets its result in the turn in which the procedure ends.
 
-        As long as it asks nobody but this node, that is now: a node that is alone asks nobody else.
+        Effects that concern this node alone run at once: a node without other members needs no
+        task.
         """
         step: Step | None = None
         try:
@@ -219,14 +220,16 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             answer = self._directory.handle(request.source, _checked(question))
             self._turn.end()
         if answer is None:
-            # Nothing was changed: a stranger's questions would make members wait for syncs.
+            # A refused request changed no table, and waits for no sync: strangers must not slow
+            # down members.
             self._counters.add("directory.refused")
-            # No kind: a stranger that invents names would have a line for each.
+            # The log line has no kind: a stranger that invents names would cause a line for each.
             tell_repeated(log.info, "directory.refused", peer=brief(request.source))
             return wire.reply(me, None)
         if isinstance(answer, Registered) and answer.full:
             self._counters.add("directory.full", len(answer.full))
-        if not isinstance(question, Ping):  # it lives, however long its disk takes
+        # A `Ping` asks for a living node, and a slow disk must not look like a dead one.
+        if not isinstance(question, Ping):
             with self._shares.hurry():
                 await self._safe(question)
         return wire.reply(me, answer)
@@ -258,7 +261,9 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
                     await self._ask(step)
 
     def _ask_here(self, step: effects.SendRequest) -> bool:
-        """Do a step that concerns this node only; False, and nothing done, for any other."""
+        """
+        Run an effect that concerns this node only; return False, without effect, for any other.
+        """
         me = self._directory.members.name
         if any(name != me for name, _ in step.calls):
             return False
@@ -306,7 +311,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     # internal: calls
 
     async def _call(self, name: str, request: Request) -> Reply | None:
-        """An answer that means something, or None."""
+        """Return the reply; None: no reply came, or the node sees other members."""
         directory = self._directory
         if name == directory.members.name:
             answer = directory.handle(name, request)
@@ -323,8 +328,10 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     async def _look_up(self, name: str, request: Lookup) -> Reply | None:
         """
-        Look-ups go in one request, those that come before an earlier one is answered, too: in a
-        storm of CONNECTs the calls of each turn held up all others between the two nodes.
+        Gather lookups in one request, also those that come before an earlier request has its reply.
+
+        In a storm of CONNECTs the calls of each turn otherwise delayed all others between the two
+        nodes.
         """
         key = name, request.view
         gathered = self._lookups.get(key)
@@ -348,7 +355,8 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             if earlier is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
-            if self._lookups.get(key) is gathered:  # what else this turn asks is in it by now
+            # The request has all lookups of this turn by now.
+            if self._lookups.get(key) is gathered:
                 del self._lookups[key]
             name, view = key
             request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
@@ -391,7 +399,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         return answer
 
     async def _safe(self, request: Request | None = None) -> None:
-        """Return when all that was changed so far is safe, as far as `request` may rest on it."""
+        """Wait until all changes on which `request` may rest are durable."""
         if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
             return
         done = asyncio.Event()
@@ -401,12 +409,12 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     # internal: members
 
     async def _admit(self, asked: MemberProbe) -> None:
-        """Ask somebody whether it is the member that another node tells of."""
+        """Ask a node whether it is the member that another node named."""
         member, is_member = asked.member, False
         try:
             stub = self._channels.stub(member.grpc)
             reply = await stub.Status(control_pb2.StatusRequest(), timeout=TIMEOUT)
-            # An older node does not say which data folder it has.
+            # An older node reports no identity of its data folder: the name alone must do.
             is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
             is_member = reply.node == member.name and is_same
         except grpc.aio.AioRpcError as error:
@@ -438,7 +446,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             )
 
     def _is_to_be_told(self) -> bool:
-        """True if nothing was said of members that wait since they do, or not for a while."""
+        """True if the log has no line on waiting members, or none of late."""
         told = self._told_waiting
         return told is None or self._now() - told >= TELL_AGAIN
 
@@ -461,7 +469,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     @property
     def _has_to_hurry(self) -> bool:
-        """Whether keepers are waited for."""
+        """True if keepers lack entries of this node."""
         return not (self._directory.members.is_alone or self._directory.registrar.is_settled)
 
     async def _hurry(self) -> None:
@@ -475,7 +483,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
 
 def _checked(request: Request) -> Request:
-    """Nothing that a peer says of members is taken as it is."""
+    """Drop the unusable members of a request: another node's word is checked before use."""
     if isinstance(request, ShareMembers):
         return ShareMembers(members=wire.usable(request.members))
     return request
