@@ -1,1 +1,1 @@
-"""What a client session is: flows, window, subscriptions, cursors. Pure."""
+"""The client session: flows, window, subscriptions, cursors. Pure."""

@@ -1,11 +1,12 @@
 """
-The order in which a client's publishes are acknowledged [MQTT-4.6.0-2, MQTT-4.6.0-3].
+The order of acknowledgements to a client's publishes [MQTT-4.6.0-2, MQTT-4.6.0-3].
 
-What a connection brings for one zone is taken in the order in which it comes, so its answers are in
-order by themselves. What an earlier connection brought, and this one brings again, is ahead: it may
-be taken long before a publish that came in before it now, and that is a new one, since its answer
-was lost with the earlier connection. So who comes again waits for its turn. Zones do not wait for
-each other.
+Theory of operation. `AckOrder` decides whether an acknowledgement may leave now. The owner of a
+zone accepts a connection's publishes in the order of their arrival. So their acknowledgements are
+in order by themselves. A resent publish of an earlier connection is ahead: the owner may have
+accepted it before publishes that now arrive first, among them new ones. Its acknowledgement was
+lost with the earlier connection. So a resent publish waits for the flow before it. Zones do not
+wait for each other.
 """
 
 from __future__ import annotations
@@ -19,31 +20,33 @@ Lane = tuple[str, int]
 
 
 class AckOrder:
-    """The turns on one connection; `early` are the packet ids that it may bring again."""
+    """The order on one connection; `early` are the packet ids that the client may resend."""
 
     def __init__(self, early: Iterable[int]) -> None:
         self._early = set(early)
         self._last: dict[Lane, InboundPublish] = {}
         self._next: dict[InboundPublish, InboundPublish] = {}
         self._waiting: set[InboundPublish] = set()
-        # Of topics of which something has waited: the zone, and what is not answered.
+        # Topics of waiting flows, each with its zone and its unanswered flows.
         self._zones: dict[str, tuple[str, set[InboundPublish]]] = {}
-        self._topics: dict[InboundPublish, str] = {}  # of these
+        self._topics: dict[InboundPublish, str] = {}  # the topic of each of these flows
 
     def expect(self, packet_ids: Iterable[int]) -> None:
-        """It may bring these again, too."""
+        """Add packet ids that the client may resend."""
         self._early.update(packet_ids)
 
     @property
     def is_over(self) -> bool:
-        """Whether whatever comes from now on has its turn by itself."""
+        """True if all further publishes are in order by themselves."""
         return not (self._early or self._next)
 
     def enter(self, flow: InboundPublish, topic: str, zone: str, *, is_repeat: bool) -> None:
         """
-        A publish came in, for this zone; a repeat waits for what came before it, and a new one for
-        what waits itself, maybe for one whose zone turns out to be another one. The topic stays in
-        its order when its zone is found to be a deeper one, until all of it is answered.
+        Enter an arriving publish to this zone.
+
+        A repeat waits for the flow before it. A new publish waits if the flow before it waits. A
+        topic stays in its order until all its flows are acknowledged, even if a deeper zone is
+        found for it meanwhile.
         """
         if topic in self._zones:
             zone, _ = self._zones[topic]
@@ -60,11 +63,11 @@ class AckOrder:
             self._note(flow, topic, zone)
 
     def has_to_wait(self, flow: InboundPublish) -> bool:
-        """Whether the answer that is due would overtake another one."""
+        """True if the due acknowledgement would overtake another one."""
         return flow in self._waiting
 
     def end(self, flow: InboundPublish) -> InboundPublish | None:
-        """The publish is answered, or never will be; the one whose turn it is now."""
+        """End an answered or discarded publish; return the flow whose turn it is now."""
         self._early.discard(flow.packet_id)
         self._forget(flow)
         after = self._next.pop(flow, None)

@@ -1,4 +1,4 @@
-"""What all sessions have in common as senders: the way to the client that is here, and QoS 0."""
+"""The common part of all senders: the path to the connected client, and QoS 0."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.mqtt.wire.message import Message
 
 LATER_MESSAGES = 1_000
-"""QoS 0 messages of one part that wait until a session has caught up there."""
+"""Upper bound of QoS 0 messages of one part that wait for the session's catch-up."""
 
 
 class Recorded(Protocol):
-    """Whoever keeps the delivery ledger, if the node has one."""
+    """The owner of the delivery ledger, if the node has one."""
 
     @property
     def recording(self) -> DeliveryRecorder | None:
-        """Who is told of deliveries."""
+        """Return the ledger that records deliveries; None: the node has no ledger."""
 
 
 class SendingSession(Protocol):
@@ -28,52 +28,57 @@ class SendingSession(Protocol):
 
     @property
     def client_id(self) -> str:
-        """Of its client."""
+        """Return the client's id."""
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended."""
+        """True if the session has ended."""
 
     @property
     def is_behind(self) -> bool:
-        """True if there is something to be read for it in some journal."""
+        """True if a journal has records that the session must read."""
 
     @property
     def subscribing(self) -> int:
-        """Filters whose SUBACK is due."""
+        """Return the number of filters whose SUBACK is due."""
 
     @property
     def places(self) -> CursorSet:
-        """How far it has come in the journals."""
+        """Return the session's cursors."""
 
     @property
     def watcher(self) -> Recorded:
-        """Its owner; for the ledger alone, which is asked for with each acknowledgement."""
+        """Return the session's owner, for the ledger of each acknowledgement alone."""
 
     def look_at_live(self) -> None:
-        """What comes live may go straight to the client, or not any more."""
+        """
+        Let live messages go straight to the client, or stop that, as the session's state requires.
+        """
 
     def save(self) -> None:
-        """It changed; a durable session is kept as it is now, soon."""
+        """Schedule a save of a durable session's present state."""
 
     def save_first(self) -> None:
-        """It changed, and its sender goes on when that is durable."""
+        """Save the session first; its sender continues when that is durable."""
 
     def ask_for_more(self) -> None:
-        """It has something to read, and can take more."""
+        """Ask for records of a journal: the session has unread ones, and room for them."""
 
     def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
-        """Messages for it were dropped; `is_first`: the first ones for some time."""
+        """Count dropped messages of the session; `is_first`: the first ones for some time."""
 
     def count_full_window(self, limit: str) -> None:
-        """No more messages go to the client before it acknowledges; `limit` is the key."""
+        """
+        Note that the window is full until the client acknowledges; `limit` is the configuration
+        key.
+        """
 
 
 class BaseSender:
     """
-    The part of a session that sends; `sink` is its client's connection, None while that is away.
+    The sending part of a session; `sink` is the client's connection, None while the client is away.
 
-    `dropped` counts messages that were its and never left.
+    `dropped` counts the session's messages that never left.
     """
 
     __slots__ = (
@@ -96,12 +101,12 @@ class BaseSender:
     # from the session: its life
 
     def attach(self, sink: Sink) -> None:
-        """The client is here."""
+        """Begin to send on the client's connection."""
         self.sink = sink
         self._session.look_at_live()
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """Release the closed connection."""
         if self.sink is not None:
             self.sink.packet_writer.is_direct = False
         self.sink = None
@@ -109,7 +114,7 @@ class BaseSender:
         self._dropping = frozenset()
 
     def catch_up(self, part: JournalId) -> None:
-        """The session has caught up in the part: what is live may follow."""
+        """Send the live messages that waited for the session's catch-up in the part."""
         if self.sink is None:
             return
         self._give_later(part)
@@ -120,8 +125,9 @@ class BaseSender:
 
     def deliver_qos0_after(self, message: Message, part: JournalId) -> None:
         """
-        The same, but behind what the session has to catch up with in the part: a live message does
-        not overtake the backlog of a session that returns.
+        Send a QoS 0 message after the session's catch-up in the part.
+
+        Otherwise a live message would overtake the unread records of a session that returns.
         """
         if self.sink is None:
             return
@@ -138,7 +144,10 @@ class BaseSender:
                 self.drop(0)
 
     def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
-        """Send the message to the client that is here and reads; otherwise it is dropped."""
+        """
+        Send a QoS 0 message to the connected client; drop it if the client is away or does not
+        read.
+        """
         if self.sink is None:
             return
         packet = message.qos0_packet
@@ -148,7 +157,7 @@ class BaseSender:
             self.look_at_packet_writer()
 
     def drop(self, qos: int, count: int = 1) -> None:
-        """Messages that were its are not delivered: they are counted."""
+        """Count messages of the session that are not delivered."""
         is_first = (qos > 0) not in self._dropping
         self._dropping |= {qos > 0}
         self.dropped += count
@@ -157,13 +166,13 @@ class BaseSender:
     # from the connection
 
     def pump(self) -> None:
-        """The output has room again."""
-        if self._dropping:  # else it would become one more empty set, for each of many clients
+        """Continue to send: the connection's output has room again."""
+        if self._dropping:  # without this check, each of many clients would get its own empty set
             self._dropping -= {False}
         self._go_on()
 
     def look_at_packet_writer(self) -> None:
-        """Count what happened at the packet writer."""
+        """Count the packet writer's dropped messages and full windows."""
         if self.sink is None:
             return
         packet_writer = self.sink.packet_writer
@@ -177,37 +186,43 @@ class BaseSender:
             self._session.count_full_window(limit)
 
     def set_limits(self, limits: SessionLimits) -> None:
-        """From now on; what is beyond them already goes when the next message comes."""
+        """Set the limits; messages beyond them are dropped when the next message comes."""
         self._limits = limits
 
     # from the backlog: there may be messages in flight that have to be read again
 
     @property
     def has_unread(self) -> bool:
-        """Whether any have to."""
+        """True if messages in flight must be read again; a clean session has none."""
         return False
 
     def unread(self) -> list[tuple[int, LogPosition]]:
-        """The flows whose message has to be read before they can be sent, in their order."""
+        """
+        Return the packet ids and positions to read before their messages can be sent, in order.
+        """
         return []
 
     def give_back(self, packet_id: int, message: Message | None) -> None:
-        """A flow's message was read again; None: it is kept no longer, the flow ends."""
+        """
+        Set a message that was read again; None: the journal has expired it, and the flow ends.
+        """
 
     def put_off(self, part: JournalId) -> None:
-        """The part's messages in flight cannot be read now: those of others go first."""
+        """Resend other parts first: this part cannot be read now."""
 
     def is_late(self, part: JournalId) -> bool:
-        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        """
+        True if messages of the part are in flight and unreadable: no other of the part may follow.
+        """
         return False
 
     def unload(self) -> None:
-        """The client is away for long: messages that can be read again need not be in memory."""
+        """Forget messages that a journal has: the client has been away for long."""
 
     # internal
 
     def _go_on(self) -> None:
-        """Send what is due, and have more brought where little is left; each kind its own way."""
+        """Send due messages, and fetch more if few are left, as each kind of sender does."""
         raise NotImplementedError
 
     def _give_later(self, part: JournalId) -> None:

@@ -1,9 +1,10 @@
 """
 A clean session as the sender to its client (MQTT 3.1.1, section 4.3).
 
-It ends with its connection, so nothing is ever sent again and nothing has to be durable: what is in
-flight and what waits behind it is in the packet writer of the connection, and most messages get
-there without passing here. What there is no room for is left to the journal, as with any session.
+Theory of operation. A clean session ends with its connection, so no message is resent and none must
+be durable. The connection's packet writer has the messages in flight and those that wait behind
+them. Most messages get there without this module. Messages without room stay in the journal, as
+with any session.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from txbroker.mqtt.wire.return_codes import wrong_answer
 
 
 class CleanSender(BaseSender):
-    """What goes to the client of a clean session."""
+    """The sender of a clean session."""
 
     __slots__ = ()
 
     # from the session: its life
 
     def attach(self, sink: Sink) -> None:
-        """The client is here."""
+        """Begin to send on the client's connection."""
         sink.packet_writer.open_window(self._limits.inflight, self._limits.memory)
         super().attach(sink)
 
     def close(self) -> None:
-        """Nothing goes to the client any more."""
+        """Stop sending."""
         self.detach()
-        del self._session  # two that know each other would stay for the collector
+        del self._session  # a cycle of references would wait for the garbage collector
 
     # from the edge: messages to the client
 
@@ -41,10 +42,11 @@ class CleanSender(BaseSender):
         self, message: Message, qos: int, place: LogPosition | None, *, retain: bool = False
     ) -> bool:
         """
-        Send a QoS 1/2 message, or queue it; `qos` is what this client gets, `retain` its flag.
+        Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
 
-        False: there is no room; it has to be read at its place again. What has no place to be read
-        from is always taken; the oldest of it is dropped beyond the limits.
+        Return False if the queue is full: the caller must read the message again at `place`. A
+        message without a place is always accepted; beyond the limits the oldest of these is
+        dropped.
         """
         if self.sink is None:
             return True  # the session ends with its connection
@@ -63,7 +65,7 @@ class CleanSender(BaseSender):
         return is_given
 
     def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
-        """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
+        """Queue a QoS 1 or 2 message from the journal; return False if the queue is full."""
         if self.sink is None:
             return False
         part, offset = place
@@ -73,22 +75,22 @@ class CleanSender(BaseSender):
         )
 
     def send_queued(self) -> None:
-        """Send of what was queued as much as may be in flight."""
+        """Send queued messages, up to the limits in flight."""
         self._go_on()
 
     @property
     def is_hungry(self) -> bool:
-        """Whether there is something to read for it that it can take."""
+        """True if the session has unread records, and room for them."""
         return self.has_room() and self._session.is_behind
 
     def has_room(self) -> bool:
-        """Whether something that can be read again later is worth bringing now."""
+        """True if a record of a journal may be fetched now."""
         if self.sink is None or self._session.subscribing:
             return False
         return self.sink.packet_writer.queue_has_room
 
     def set_limits(self, limits: SessionLimits) -> None:
-        """From now on; what is beyond them already goes when the next message comes."""
+        """Set the limits; messages beyond them are dropped when the next message comes."""
         super().set_limits(limits)
         if self.sink is not None:
             self.sink.packet_writer.open_window(limits.inflight, limits.memory)
@@ -96,7 +98,7 @@ class CleanSender(BaseSender):
     # from the connection
 
     def on_pubacks(self, packet_ids: Iterable[int]) -> None:
-        """The client has these QoS 1 messages."""
+        """Complete the QoS 1 deliveries with these packet ids."""
         if self.sink is not None:
             ids = list(packet_ids)
             is_right = self.sink.packet_writer.acknowledge(ids)
@@ -105,12 +107,12 @@ class CleanSender(BaseSender):
                 raise wrong_answer(ids[-1])
 
     def on_pubrec(self, packet_id: int) -> None:
-        """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
+        """Answer PUBREL for a QoS 2 delivery, known or unknown; raises for a message of QoS 1."""
         if self.sink is not None and not self.sink.packet_writer.receive(packet_id):
             raise wrong_answer(packet_id)
 
     def on_pubcomp(self, packet_id: int) -> None:
-        """The QoS 2 delivery is complete."""
+        """Complete a QoS 2 delivery."""
         if self.sink is not None:
             if not self.sink.packet_writer.complete(packet_id):
                 raise wrong_answer(packet_id)
@@ -119,20 +121,20 @@ class CleanSender(BaseSender):
     # from the edge and from operators
 
     def needs(self) -> Iterator[LogPosition]:
-        """The places behind which its messages are read again."""
+        """Yield the positions from which the queued messages can be read again."""
         if self.sink is not None:
             for part, offset in self.sink.packet_writer.first_queued().items():
                 yield LogPosition(part, offset - 1)
 
     @property
     def queued(self) -> int:
-        """Messages waiting behind the window."""
+        """Return how many messages wait behind the window."""
         return 0 if self.sink is None else self.sink.packet_writer.waiting
 
     # internal
 
     def _go_on(self) -> None:
-        """Send what is due, and have more brought where little is left."""
+        """Send due messages, and fetch more if few are left."""
         if self.sink is None:
             return
         packet_writer = self.sink.packet_writer

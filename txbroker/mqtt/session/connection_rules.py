@@ -1,8 +1,10 @@
 """
-Which packet is legal now on a client's connection.
+The rules for legal packets on a client's connection.
 
-Frames in, legal packets out; whatever is illegal raises `ProtocolViolation`, and then the only
-thing to do is to close (after the CONNACK that the violation names, if it names one).
+Theory of operation. Frames come in, and legal packets go out. A connection has two states: before
+CONNECT only CONNECT is legal; after it, the packets of `LEGAL`. An illegal packet raises
+`ProtocolViolation`. The caller must then close the connection, after the CONNACK that the violation
+names, if any.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from txbroker.mqtt.wire.packets import (
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 
 CONNECT_BYTE = 0x10
-"""With which a CONNECT begins, and so every connection of a client."""
+"""The first byte of a CONNECT, and thus of every client's connection."""
 
 
 LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
@@ -42,12 +44,12 @@ LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
         Disconnect,
     }
 )
-"""What a client may send after its CONNECT, which comes first [MQTT-3.1.0-1]."""
+"""Packets that a client may send after CONNECT, the first packet [MQTT-3.1.0-1]."""
 
 
 def judge(first_byte: int, body: bytes, *, is_first: bool) -> Packet:
     """
-    The packet that came next; raises `ProtocolViolation`, with the `frame`, where it is not legal.
+    Decode the next packet; raises `ProtocolViolation`, with the `frame`, if the packet is illegal.
     """
     try:
         packet = decode(first_byte, body)
@@ -71,9 +73,10 @@ def judge(first_byte: int, body: bytes, *, is_first: bool) -> Packet:
 
 def judge_beginning(first_byte: int) -> None:
     """
-    Raises `ProtocolViolation` where a first packet that is not complete yet cannot be a CONNECT.
-    Another protocol's greeting seldom makes a whole packet: it is told at its first byte, or its
-    sender would wait for an answer while the rest of that "packet" is waited for.
+    Check the first byte of an incomplete first packet; raises `ProtocolViolation` if no CONNECT.
+
+    Another protocol's greeting seldom forms a whole packet. Without this check, its sender and this
+    node would wait for each other.
     """
     if first_byte != CONNECT_BYTE:
         violation = ProtocolViolation(

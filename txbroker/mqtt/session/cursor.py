@@ -1,4 +1,4 @@
-"""What a session is subscribed to, and how far it has come in the journals of the zones."""
+"""Subscriptions of a session, and its cursors in the journals of the zones (protocol rule 6)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ class Subscription:
     """
     A filter of a session with its granted QoS.
 
-    `pending` are the apexes of zones that have not confirmed yet: their messages do not count.
-    `starts` are the offsets at which zones confirmed: nothing up to there is its (rule 9). `held`
-    collects what cannot be read again, until the SUBACK has left; None: it has. `is_fresh`: the
-    session had no such filter before that SUBACK. `target` is there while the client is. `changed`:
-    the filters of a durable session that are to be kept anew; what changes here notes itself there.
+    - `pending`: the apexes of zones that have not confirmed; messages of these zones do not count.
+    - `starts`: the offsets at which zones confirmed; the subscription gets only later records
+      (protocol rule 9).
+    - `held`: messages that no journal has, until the SUBACK has left; None: the SUBACK has left.
+    - `is_fresh`: the session had no such filter before that SUBACK.
+    - `target`: the live route to the client, while the client is connected.
+    - `changed`: the unsaved filters of a durable session, to which each change adds this filter.
     """
 
     topic_filter: str
@@ -41,49 +43,49 @@ class Subscription:
 
     @property
     def is_held(self) -> bool:
-        """Whether its messages wait for the SUBACK."""
+        """True if the subscription's messages wait for the SUBACK."""
         return self.held is not None and self.is_fresh
 
     def grant(self, qos: int) -> None:
-        """The client asked for another QoS [MQTT-3.8.4-3]."""
+        """Set another QoS, as the client requested [MQTT-3.8.4-3]."""
         self.qos = qos
         self._on_changed()
 
     def await_zone(self, apex: str) -> None:
-        """The zone is asked, and has not confirmed."""
+        """Add a zone that was asked and has not confirmed."""
         self.pending |= {apex}
         self._on_changed()
 
     def confirm(self, apexes: Iterable[str]) -> None:
-        """These are not waited for any more."""
-        # One empty set for all: each that comes of an operation has 200 bytes.
+        """Remove confirmed zones from `pending`."""
+        # All subscriptions share one empty set: each result of an operation would cost 200 bytes.
         self.pending = self.pending.difference(apexes) or _NONE_PENDING
         self._on_changed()
 
     def begin(self, part: JournalId, offset: int) -> None:
-        """Nothing of the part up to this offset is its."""
+        """Exclude the records of the part up to this offset."""
         self.starts = _shared_starts(tuple(self.starts.items()), part, offset)
         self._on_changed()
 
     def forget_part(self, part: JournalId) -> None:
-        """Nothing of the part will ever come again."""
+        """Forget a part from which no record will come again."""
         self.starts = {known: offset for known, offset in self.starts.items() if known != part}
         self._on_changed()
 
     def hold(self, *, is_fresh: bool) -> None:
-        """A SUBSCRIBE came: collect what cannot be read again."""
+        """Collect the messages that no journal has, since a SUBSCRIBE came."""
         self.held = []
         self.is_fresh = is_fresh
         self._tell_target()
 
     def let_go(self) -> list[tuple[Message, bool]]:
-        """The SUBACK has left: what was collected."""
+        """Return the collected messages: the SUBACK has left."""
         held, self.held, self.is_fresh = self.held, None, False
         self._tell_target()
         return held or []
 
     def aim(self, target: Target | None) -> None:
-        """The client is here, and its connection gets what is live; None: it has left."""
+        """Set the live route to the client; None: the client has left."""
         self.target = target
         if target is not None:
             self._tell_target()
@@ -105,16 +107,18 @@ class Subscription:
 def _shared_starts(
     starts: tuple[tuple[JournalId, int], ...], part: JournalId, offset: int
 ) -> Mapping[JournalId, int]:
-    """With one more; very many subscriptions made at about the same time have the same ones."""
+    """Return the starts with one more; subscriptions of about the same time share one mapping."""
     return {**dict(starts), part: offset}
 
 
 @attrs.define(slots=True, eq=False)
 class WaitingRecords:
     """
-    What waits behind a cursor, as far as it is known: `messages` of `size` bytes up to the offset
-    `seen` and above `end`; what lies between is not counted yet, and takes `rest` bytes of the
-    journal at most (None: not known; `is_asked`: once more, as the first answer was too old).
+    The records that wait behind a cursor, as far as they are counted.
+
+    `messages` of `size` bytes wait up to the offset `seen` and above `end`. Records between the two
+    are not counted yet. These records take at most `rest` bytes of the journal (None: unknown).
+    `is_asked`: the count was requested once more, since the first answer was too old.
     """
 
     seen: int
@@ -125,26 +129,28 @@ class WaitingRecords:
     size: int = 0
 
     def add(self, size: int, count: int = 1) -> None:
-        """One of this size was counted, or came live; or so many, of this size together."""
+        """Count `count` records with `size` bytes in total, found or live."""
         self.messages += count
         self.size += size
 
     def take(self, offset: int, size: int) -> None:
-        """One of this size waits no longer."""
+        """Subtract a record that does not wait any more."""
         if offset <= self.seen or offset > self.end:
             self.messages -= 1
             self.size -= size
 
     def uncounted(self, offset: int) -> int:
-        """How many there may be that are not counted, above this offset."""
+        """Return the upper bound of uncounted records above this offset."""
         return max(self.end - max(self.seen, offset), 0)
 
 
 @attrs.frozen(kw_only=True)
 class MergedPart:
     """
-    What one of two sessions that became one was given of a part: up to the offset `through`, what
-    matches one of `filters` (each with the offset behind which it began), but not `left`.
+    The records of a part that one of two merged sessions took.
+
+    The session took records up to offset `through` that match one of `filters`, but not those of
+    `left`. Each filter has the offset behind which it began.
     """
 
     through: int
@@ -152,7 +158,7 @@ class MergedPart:
     left: frozenset[int] = frozenset()
 
     def has(self, offset: int, topic: str) -> bool:
-        """Whether the record was given."""
+        """True if the session took the record."""
         if offset > self.through or offset in self.left:
             return False
         return any(start < offset and matches(text, topic) for text, start in self.filters)
@@ -161,12 +167,13 @@ class MergedPart:
 @attrs.define(slots=True, eq=False)
 class Cursor:
     """
-    How far a session that is behind has come in one part: everything up to `offset` is taken.
+    The progress of a session that is behind in one part: all records up to `offset` are taken.
 
-    `until` is the end of a part that is closed. Nothing may be taken from here before the session
-    has passed `after`, and nothing beyond the offset of a stop while it is behind in that part.
-    `is_over`: the node has heard that the part has ended, and follows it no more.
-    `waiting` is there while the session's client is.
+    - `until`: the end of a closed part.
+    - `after`: the position that the session must pass before it reads this part.
+    - `stops`: offsets that the cursor must not pass while the session is behind in the stop's part.
+    - `is_over`: the part has ended, and the node does not follow it any more.
+    - `waiting`: the records behind the cursor, while the session's client is connected.
     """
 
     part: JournalId
@@ -178,7 +185,7 @@ class Cursor:
     waiting: WaitingRecords | None = None
 
     def has_to_wait(self, behind: Mapping[JournalId, Cursor]) -> bool:
-        """Whether another part has to be taken first; `behind`: all cursors of the session."""
+        """True if another part must be read first; `behind`: all cursors of the session."""
         after = self.after
         if after is not None:
             earlier = behind.get(after.part)
@@ -188,7 +195,7 @@ class Cursor:
         return self.offset >= self.limit(behind)
 
     def limit(self, behind: Mapping[JournalId, Cursor]) -> int:
-        """The offset beyond which another part has to be finished first."""
+        """Return the offset beyond which another part must be finished first."""
         if not self.stops:
             return 1 << 62
         self.stops = tuple(stop for stop in self.stops if stop.part in behind)

@@ -25,16 +25,16 @@ class ReadingSession(Protocol):
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """By filter."""
+        """Return the subscriptions by filter."""
 
     def look_at_live(self) -> None:
-        """What comes live may go straight to the client, or not any more."""
+        """Let live messages go straight to the client, or stop that, as the cursors require."""
 
     def save(self) -> None:
-        """It changed; a durable session is kept as it is now, soon."""
+        """Schedule a save of a durable session's present state."""
 
     def save_all(self) -> None:
-        """Its subscriptions changed, or where they begin."""
+        """Save the session's subscriptions, their changed start offsets included."""
 
 
 class CursorSet:
@@ -43,7 +43,8 @@ class CursorSet:
     brought. `had`: what was given, before the session became one with another.
     """
 
-    # Most sessions have none of these, and there may be very many sessions.
+    # Most sessions have no cursors, and a node may have very many sessions: slots save their
+    # memory.
     __slots__ = ("_session", "ahead", "behind", "cut_off", "had", "taken")
 
     def __init__(self, session: ReadingSession) -> None:
@@ -56,64 +57,66 @@ class CursorSet:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what comes live may go straight to the client."""
+        """True if live messages may go straight to the client."""
         return not (self.behind or self.ahead or self.had)
 
     def has_met(self, part: JournalId) -> bool:
-        """True if the session was given something of the part, or is to read it."""
+        """True if the session took records of the part, or must read it."""
         return any(part in known for known in (self.behind, self.ahead, self.taken, self.cut_off))
 
     # what changes
 
     def begin(self, cursor: Cursor) -> None:
-        """The session is behind there, as the cursor says."""
+        """Set the session behind in the cursor's part."""
         self.behind = {**self.behind, cursor.part: cursor}
         self._session.look_at_live()
 
     def end(self, part: JournalId) -> None:
-        """It is not behind there any more."""
+        """Clear the catch-up cursor of the part."""
         self.behind = {known: c for known, c in self.behind.items() if known != part}
         self._session.look_at_live()
 
     def end_all(self) -> None:
-        """It is behind nowhere."""
+        """Clear all catch-up cursors: the session is current in every part."""
         self.behind = _NO_CURSORS
         self._session.look_at_live()
 
     def get_ahead(self, part: JournalId, offset: int) -> None:
-        """It has read the part up to this offset."""
+        """
+        Note that the session read the part up to this offset, ahead of the node's live stream.
+        """
         self.ahead = {**self.ahead, part: offset}
         self._session.look_at_live()
 
     def forget_ahead(self, part: JournalId) -> None:
-        """Its stream has come as far."""
+        """Forget the lead in a part: the node's live stream has reached it."""
         if part in self.ahead:
             self.ahead = {known: o for known, o in self.ahead.items() if known != part}
             self._session.look_at_live()
 
     def set_had(self, part: JournalId, had: tuple[MergedPart, ...]) -> None:
-        """What was given of the part before; nothing where it is empty."""
+        """Set the records of the part that the merged sessions took; empty: forget them."""
         rest = {known: h for known, h in self.had.items() if known != part}
         self.had = {**rest, part: had} if had else rest
         self._session.look_at_live()
 
     def put_aside(self, part: JournalId, offset: int) -> None:
-        """The part was cut off: what lies above this offset is to come, if it comes back."""
+        """Suspend a part that was cut off; records above `offset` are due if the part returns."""
         self.cut_off = {**self.cut_off, part: min(offset, self.cut_off.get(part, offset))}
 
     def has_had(self, place: LogPosition, topic: str) -> bool:
-        """Whether this record was given, before the session became one with another."""
+        """True if one of the merged sessions took this record."""
         return any(had.has(place.offset, topic) for had in self.had.get(place.part, ()))
 
     def needs(self) -> Iterator[LogPosition]:
-        """The places up to which nothing is needed of their parts, one or two for each part."""
+        """Yield the positions up to which the session needs no record, one or two for each part."""
         for cursor in self.behind.values():
             yield LogPosition(cursor.part, cursor.offset)
         for part, offset in self.cut_off.items():
             yield LogPosition(part, offset)
 
     def take(self, part: JournalId, offset: int) -> None:
-        """It has all of the part up to this offset."""
+        """Note that the session took all records of the part up to this offset."""
         if isinstance(self.taken, dict):
             self.taken[part] = offset
         else:
@@ -123,7 +126,10 @@ class CursorSet:
         return isinstance(self.taken, dict) and self.taken.pop(part, None) is not None
 
     def fall_behind(self, place: LogPosition) -> None:
-        """This message and all that follow in its part have to be read from the journal."""
+        """
+        Move the cursor back: this message and all later ones of its part must be read from the
+        journal.
+        """
         cursor = self.behind.get(place.part)
         if cursor is None:
             self.begin(Cursor(place.part, place.offset - 1))
@@ -132,7 +138,7 @@ class CursorSet:
         self._session.save()
 
     def catch_up(self, cursor: Cursor) -> None:
-        """All that there is behind the cursor is taken."""
+        """End catch-up at the cursor: all records behind it are taken."""
         part = cursor.part
         self.end(part)
         if part in self.cut_off:
@@ -141,12 +147,12 @@ class CursorSet:
         elif cursor.until is not None and cursor.is_over:
             self.forget_part(part)
         else:
-            # Also of a part that has ended: this node may hear of that only later.
+            # An ended part needs its offset, too: this node may learn of the end only later.
             self.take(part, cursor.offset)
         self._session.save()
 
     def forget_part(self, part: JournalId) -> None:
-        """Nothing of the part will ever come again: also not because a subscription names it."""
+        """Forget a part without further records, in the subscriptions, too."""
         self.forget_ahead(part)
         self.set_had(part, ())
         begun = [s for s in self._session.subscriptions.values() if part in s.starts]
@@ -158,9 +164,9 @@ class CursorSet:
 
     def set_aside(self, part: JournalId, offset: int) -> Cursor | None:
         """
-        The part cannot be read, and may come back: what lies above the offset is to come.
+        Suspend an unreadable part that may return; records above `offset` are still due.
 
-        Returns the cursor that was there: it is at the end of all that can be had.
+        Return the part's cursor, at the end of all readable records; None: the part had none.
         """
         self.put_aside(part, offset)
         cursor = self.behind.get(part)
@@ -170,7 +176,9 @@ class CursorSet:
         return cursor
 
     def take_up(self, part: JournalId, *, is_kept: bool) -> None:
-        """The part that was set aside can be read again, or (not `is_kept`) never will."""
+        """
+        Resume a suspended part that is readable again, or forget it (`is_kept` False) for good.
+        """
         offset = self.cut_off[part]
         self.cut_off = {known: o for known, o in self.cut_off.items() if known != part}
         if not is_kept:
@@ -180,7 +188,9 @@ class CursorSet:
         self._session.save()
 
     def detach(self) -> None:
-        """The client is away: what waits is not counted any more, nor known what lies behind."""
+        """
+        Discard the counts of waiting records, and merged records that the cursors have passed.
+        """
         for cursor in self.behind.values():
             cursor.waiting = None
         for part, known in list(self.had.items()):

@@ -37,14 +37,14 @@ class DurableSender(BaseSender):
     # from the session: its life
 
     def attach(self, sink: Sink) -> None:
-        """The client is here: what was in flight is sent again, then what waits."""
+        """Resend the messages in flight on the client's new connection, then send waiting ones."""
         super().attach(sink)
         if self.window is not None:
             self.window.resend.extend(self.window.flights)
         self._go_on()
 
     def detach(self) -> None:
-        """The connection is gone; what waited and can be read again is left to the journal."""
+        """Release the closed connection; queued messages that a journal has stay there."""
         super().detach()
         window = self.window
         if window is not None:
@@ -55,7 +55,7 @@ class DurableSender(BaseSender):
                 self.window = None
 
     def close(self) -> None:
-        """Nothing goes to the client any more."""
+        """Stop sending."""
         super().detach()
         self.window = None
 
@@ -66,8 +66,9 @@ class DurableSender(BaseSender):
         last_id: int,
     ) -> None:
         """
-        Be as the store says; flows without their message wait until it is read again. What came
-        from another store gets its numbers here.
+        Load the stored state; flows without their message wait until a journal is read.
+
+        Messages from another store get their numbers here.
         """
         window = Window()
         for packet_id, entry in flows:
@@ -86,10 +87,11 @@ class DurableSender(BaseSender):
         self, message: Message, qos: int, place: LogPosition | None, *, retain: bool = False
     ) -> bool:
         """
-        Send a QoS 1/2 message, or queue it; `qos` is what this client gets, `retain` its flag.
+        Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
 
-        False: there is no room; it has to be read at its place again. What has no place to be read
-        from is always taken; the oldest of it is dropped beyond the limits.
+        Return False if the queue is full: the caller must read the message again at `place`. A
+        message without a place is always accepted; beyond the limits the oldest of these is
+        dropped.
         """
         window = self.window
         if window is None:
@@ -115,7 +117,7 @@ class DurableSender(BaseSender):
         return True
 
     def deliver_live(self, entries: Iterable[OutboundMessage]) -> int:
-        """Send what can be read again to the client that is here, or queue it; how many."""
+        """Send or queue messages that a journal has, to the connected client; return how many."""
         sink = self.sink
         assert sink is not None
         window = self.window
@@ -140,7 +142,7 @@ class DurableSender(BaseSender):
         return taken
 
     def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
-        """Queue a QoS 1/2 message that was read from the journal; False: there is no room."""
+        """Queue a QoS 1 or 2 message from the journal; return False if the queue is full."""
         window = self.window
         if window is None:
             window = self.window = Window()
@@ -150,26 +152,26 @@ class DurableSender(BaseSender):
         return True
 
     def send_queued(self) -> None:
-        """Send of what was queued as much as may be in flight."""
+        """Send queued messages, up to the limits in flight."""
         self._session.save()
         self._go_on()
 
     @property
     def is_hungry(self) -> bool:
-        """Whether there is something to read for it that it can take."""
+        """True if the session has unread records, and room for them."""
         if self.sink is None:
             return False
         return self.has_unread or (self._session.is_behind and self.has_room())
 
     def has_room(self) -> bool:
-        """Whether something that can be read again later is worth bringing now."""
+        """True if a record of a journal may be fetched now."""
         if self.sink is None or self._session.subscribing:
             return False
         window = self.window
         return window is None or window.has_room
 
     def leave_queue(self) -> None:
-        """What waits and can be read again is left to the journal."""
+        """Discard queued messages that a journal has; the cursors fall behind to them."""
         if self.window is not None:
             for place in self.window.leave_queue():
                 self._session.places.fall_behind(place)
@@ -177,7 +179,7 @@ class DurableSender(BaseSender):
     # from the connection
 
     def on_pubacks(self, packet_ids: Iterable[int]) -> None:
-        """The client has these QoS 1 messages."""
+        """Complete the QoS 1 deliveries with these packet ids."""
         window = self.window
         if window is None:
             return
@@ -199,7 +201,7 @@ class DurableSender(BaseSender):
             raise wrong_answer(wrong)
 
     def on_pubrec(self, packet_id: int) -> None:
-        """The client has the QoS 2 message; the answer is PUBREL, whatever is known of it."""
+        """Answer PUBREL for a QoS 2 delivery, known or unknown; raises for a message of QoS 1."""
         entry = self._flight(packet_id)
         if entry is not None and entry.qos != 2 and entry.is_sent:
             raise wrong_answer(packet_id)
@@ -216,7 +218,7 @@ class DurableSender(BaseSender):
                 recording.delivered(self._session.client_id, entry.place)
 
     def on_pubcomp(self, packet_id: int) -> None:
-        """The QoS 2 delivery is complete."""
+        """Complete a QoS 2 delivery."""
         entry = self._flight(packet_id)
         if entry is not None and entry.is_sent and not (entry.qos == 2 and entry.released):
             raise wrong_answer(packet_id)
@@ -229,7 +231,7 @@ class DurableSender(BaseSender):
     # from whoever keeps durable sessions
 
     def on_saved(self, packet_ids: Iterable[int]) -> None:
-        """The flows with these packet ids are durable as they were: their packets may leave."""
+        """Send the packets of these flows: their packet ids are durable (protocol rule 17)."""
         window, sink = self.window, self.sink
         if window is None:
             return
@@ -244,36 +246,36 @@ class DurableSender(BaseSender):
             sink.packet_writer.send(b"".join(out))
 
     def take_unsaved(self) -> list[int]:
-        """The packet ids whose packets wait for `on_saved`, each once."""
+        """Return the packet ids whose packets wait for `on_saved`, each once."""
         taken, self._to_save = self._to_save, []
         return taken
 
     def numbers(self) -> list[int]:
-        """The numbers of the messages without a place that it has."""
+        """Return the numbers of all messages that no journal has."""
         entries = (*(entry for _, entry in self.flows()), *self.held())
         return [entry.number for entry in entries if entry.number]
 
     def flows(self) -> Iterable[tuple[int, OutboundMessage]]:
-        """What is in flight to the client, in the order of sending."""
+        """Return the messages in flight with their packet ids, in the order of sending."""
         return () if self.window is None else self.window.flights.items()
 
     def held(self) -> Iterable[OutboundMessage]:
-        """What waits behind it and cannot be read again."""
+        """Return the waiting messages that no journal has."""
         return () if self.window is None else self.window.held
 
     def first_queued(self) -> dict[JournalId, int]:
-        """The lowest offset of each part that waits behind that, and can be read again."""
+        """Return the lowest queued offset of each part."""
         return {} if self.window is None else self.window.first_queued()
 
     def needs(self) -> Iterator[LogPosition]:
-        """The places behind which its messages are read again."""
+        """Yield the positions from which the messages can be read again."""
         if self.window is not None:
             for entry in (*self.window.flights.values(), *self.window.queue):
                 if entry.place is not None:
                     yield LogPosition(entry.place.part, entry.place.offset - 1)
 
     def unacknowledged(self) -> Iterator[LogPosition]:
-        """Where the messages lie that the client was sent and has not said that it has."""
+        """Yield the positions of messages in flight that the client has not acknowledged."""
         for _, entry in self.flows():
             if entry.place is not None and not entry.released:
                 yield entry.place
@@ -282,15 +284,19 @@ class DurableSender(BaseSender):
 
     @property
     def has_unread(self) -> bool:
-        """Whether messages have to be sent again, which may have to be read before."""
+        """True if messages must be resent, which may need a read of a journal first."""
         return self.window is not None and bool(self.window.resend or self.window.late)
 
     def unread(self) -> list[tuple[int, LogPosition]]:
-        """The flows whose message has to be read before they can be sent, in their order."""
+        """
+        Return the packet ids and positions to read before their messages can be sent, in order.
+        """
         return [] if self.window is None else list(self.window.unread())
 
     def give_back(self, packet_id: int, message: Message | None) -> None:
-        """A flow's message was read again; None: it is kept no longer, the flow ends."""
+        """
+        Set a message that was read again; None: the journal has expired it, and the flow ends.
+        """
         window, entry = self.window, self._flight(packet_id)
         if window is None or entry is None or not entry.is_unread:
             return
@@ -310,7 +316,7 @@ class DurableSender(BaseSender):
         self._go_on()
 
     def put_off(self, part: JournalId) -> None:
-        """The part's messages in flight cannot be read now: those of others go first."""
+        """Resend other parts first: this part cannot be read now."""
         window = self.window
         if window is None or self.sink is None or part in window.late:
             return
@@ -319,7 +325,9 @@ class DurableSender(BaseSender):
             self._go_on()
 
     def is_late(self, part: JournalId) -> bool:
-        """Whether messages of the part are in flight and cannot be read: no others may follow."""
+        """
+        True if messages of the part are in flight and unreadable: no other of the part may follow.
+        """
         window = self.window
         if window is None or part not in window.late:
             return False
@@ -329,7 +337,7 @@ class DurableSender(BaseSender):
         return True
 
     def unload(self) -> None:
-        """The client is away for long: messages that can be read again need not be in memory."""
+        """Forget messages that a journal has: the client has been away for long."""
         if self.window is not None and self.sink is None:
             self.window.unload()
 
@@ -337,7 +345,7 @@ class DurableSender(BaseSender):
 
     @property
     def queued(self) -> int:
-        """Messages waiting behind the window."""
+        """Return how many messages wait behind the window."""
         return 0 if self.window is None else self.window.waiting
 
     # internal
@@ -346,7 +354,7 @@ class DurableSender(BaseSender):
         return None if self.window is None else self.window.flights.get(packet_id)
 
     def _tell_if_full(self, window: Window) -> None:
-        """After something entered the window: whether it was the last one."""
+        """Note a full window, after a message entered it."""
         if len(window.flights) == self._limits.inflight:
             self._session.count_full_window("limits.inflight")
         elif window.flight_size >= self._limits.memory:
@@ -363,7 +371,7 @@ class DurableSender(BaseSender):
             self.drop(entry.qos)
 
     def _go_on(self) -> None:
-        """Send what is due: first what is to be sent again, then what waits."""
+        """Send due messages: first resends, then waiting ones."""
         window, sink = self.window, self.sink
         if sink is None:
             return
@@ -393,7 +401,7 @@ class DurableSender(BaseSender):
             self._on_launched(window)
 
     def _launch(self, window: Window, entry: OutboundMessage) -> None:
-        """It enters the window; `_on_launched` has to follow."""
+        """Put a message in flight; the caller must call `_on_launched` next."""
         packet_id = self.last_id = window.launch(entry, self.last_id)
         entry.is_unsaved = True
         self._to_save.append(packet_id)
@@ -413,7 +421,7 @@ class DurableSender(BaseSender):
 
 
 def _packet(packet_id: int, entry: OutboundMessage) -> tuple[bytes, ...]:
-    """What is to be sent of it now, which counts as sent from here on."""
+    """Return the packet due for the message, which counts as sent from now on."""
     if entry.released:
         return (encode(Pubrel(packet_id=packet_id)),)
     message = entry.message

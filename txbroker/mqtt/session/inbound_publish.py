@@ -1,4 +1,4 @@
-"""A publish of QoS 1 or 2 that comes from a client, until its flow has ended."""
+"""A client's publish of QoS 1 or 2, until its flow has ended."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ StreamKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): a stream of publishes between an edge and owners."""
 
 OriginId = tuple[StreamKey, int]
-"""The stream that a publish was sent in, and its sequence there."""
+"""The stream of a publish, and its sequence in the stream."""
 
 
 @attrs.define(slots=True, eq=False)
 class InboundPublish:
     """
-    A QoS 1/2 publish from the client; `taken` once its owner has it, or this node's outbox.
+    A QoS 1 or 2 publish from the client; `taken`: its owner, or this node's outbox, has accepted
+    it.
 
-    `owed` counts the PUBLISH packets of it on the present connection that are not acknowledged:
-    each gets its own answer. Of QoS 2 in a durable session it is kept what it was sent with (the
-    stream and its sequence there: `origin`) and which `entry` of an outbox it is: a crash must not
-    have it published twice (protocol rule 16). `is_in_doubt`: after one, nobody knows yet.
-    `checksum`: of its message, see `checksum_of`. `must_match`: two sessions of the client became
-    one, and it may have gone on in either, so that its packet id may be another publish's by now.
-    `serial`: of the run in which it came.
+    - `owed`: the number of its PUBLISH packets on the present connection without an
+      acknowledgement. Each gets its own.
+    - `origin`: the stream and sequence with which a QoS 2 publish of a durable session was sent.
+    - `entry`: its entry in an outbox. Both are stored: a crash must not publish it twice (protocol
+      rule 16).
+    - `is_in_doubt`: after a crash, its outcome is unknown.
+    - `checksum`: of its message, see `checksum_of`.
+    - `must_match`: two sessions of the client were merged. The flow may have ended in the other
+      session, so the packet id may name another publish by now.
+    - `serial`: of the run in which it came.
     """
 
     packet_id: int
@@ -40,10 +44,10 @@ class InboundPublish:
 
     @property
     def is_kept(self) -> bool:
-        """True if a durable session must know of it after a crash."""
+        """True if a durable session must know the flow after a crash."""
         return self.qos == 2 and bool(self.taken or self.origin or self.entry)
 
 
 def checksum_of(topic: str, payload: bytes) -> int:
-    """Of a message, to tell whether another one with its packet id is the same."""
+    """Return a checksum that tells whether two messages with one packet id are equal."""
     return crc32(payload, crc32(topic.encode()))

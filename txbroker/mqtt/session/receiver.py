@@ -24,24 +24,24 @@ class ReceivingSession(Protocol):
 
     @property
     def clean(self) -> bool:
-        """True if it ends with its connection."""
+        """True if the session ends with its connection."""
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended."""
+        """True if the session has ended."""
 
     @property
     def sender(self) -> BaseSender:
-        """What has the client's connection."""
+        """Return the sender, which has the client's connection."""
 
     def save(self) -> None:
-        """It changed; a durable session is kept as it is now, soon."""
+        """Schedule a save of a durable session's present state."""
 
     def save_then(self, action: Callable[[], None]) -> None:
-        """Run `action` when it is durable as it is now."""
+        """Run `action` when the present state of the session is durable."""
 
     def zone_of(self, topic: str) -> str:
-        """The zone that a publish of the topic goes to."""
+        """Return the zone of a publish with this topic."""
 
 
 class SessionReceiver:
@@ -63,18 +63,19 @@ class SessionReceiver:
     # from the session
 
     def restore(self, flows: Iterable[InboundPublish]) -> None:
-        """Be as the store says."""
+        """Load the stored flows."""
         for flow in flows:
             self._keep(flow)
         self._begin_turns()
 
     def take_in(self, flows: Iterable[InboundPublish]) -> None:
         """
-        The session becomes one with another of its client, in which these were open.
+        Merge the open flows of another session of the same client.
 
-        Which of the two the client knows is not known: it may have been told that there was no
-        session, and have begun anew, or never have heard of the one that began meanwhile. So what
-        comes with a packet id that is open is a repeat only where it is the same message.
+        The node does not know which of the two sessions the client knows. The client may have been
+        answered that no session was present, and have begun anew. Or the client may know nothing of
+        the session that began meanwhile. So a packet with an open packet id is a repeat only if its
+        message is the same.
         """
         for flow in flows:
             self._adopt(flow.packet_id)
@@ -89,9 +90,9 @@ class SessionReceiver:
             self._turns.expect(self._flows)
 
     def detach(self) -> None:
-        """The connection is gone; what the client sends again is acknowledged on the next one."""
+        """Release the closed connection; resent publishes are acknowledged on the next one."""
         if self._session.clean:
-            return  # nobody will ask
+            return  # the session ends with its connection
         for packet_id in self.plain.packet_ids():
             self._adopt(packet_id)
         for flow in self._flows.values():
@@ -102,24 +103,25 @@ class SessionReceiver:
 
     @property
     def is_plain(self) -> bool:
-        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        """True if publishes of QoS 1 and 2 may arrive in runs now."""
         return self._turns is None
 
     def adopt(self, run: Run) -> list[InboundPublish]:
-        """A run does not go on as a whole: the flow of each of its publishes."""
+        """Split a run; return the flow of each of its publishes."""
         flows = []
         for index, packet_id in enumerate(run.packet_ids):
             known = self.plain.get(packet_id)
             if known is not None and known.serial == run.serial:
                 self._adopt(packet_id)
             flow = self._flows.get(packet_id)
-            if flow is None or flow.serial != run.serial:  # its client has given it up
+            # The client has given up the earlier flow.
+            if flow is None or flow.serial != run.serial:
                 flow = InboundPublish(packet_id, run.message(index).qos, owed=0, serial=run.serial)
             flows.append(flow)
         return flows
 
     def on_others_taken(self, run: Run, packet_ids: Iterable[int]) -> None:
-        """The owner has a whole run, in which these packet ids were, and are its no longer."""
+        """Acknowledge the single flows of a run that its owner has accepted whole."""
         for packet_id in packet_ids:
             flow = self._flows.get(packet_id)
             if flow is not None and flow.serial == run.serial:
@@ -127,10 +129,10 @@ class SessionReceiver:
 
     def accept(self, packet: Publish) -> InboundPublish | None:
         """
-        A QoS 1/2 publish came in: the flow to forward, or None where it is a repeat.
+        Register a QoS 1 or 2 publish; return the flow to forward, or None for a repeat.
 
-        A repeat of a flow that is taken already is acknowledged at once; of one that is still on
-        its way, when that is taken. The first repeat of one in doubt is forwarded, as what it is.
+        A repeat of an accepted flow is acknowledged at once, other repeats when the owner accepts
+        the flow. The first repeat of a flow in doubt is forwarded, under the flow's own origin id.
         """
         packet_id = packet.packet_id
         assert packet_id is not None
@@ -153,7 +155,9 @@ class SessionReceiver:
         return flow
 
     def on_taken(self, flow: InboundPublish) -> None:
-        """The owner has the publish: the client is told, when it is still the flow it knows."""
+        """
+        Acknowledge a publish that its owner has accepted, if the client still has that flow open.
+        """
         flow.taken = True
         self.note(flow)
         if self._flows.get(flow.packet_id) is flow:
@@ -162,7 +166,7 @@ class SessionReceiver:
                 self._session.save()
 
     def on_pubrel(self, packet_id: int) -> None:
-        """The client will not send that packet id again; the answer is always PUBCOMP."""
+        """End a QoS 2 flow, and answer PUBCOMP for any packet id."""
         self._adopt(packet_id)
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
@@ -173,42 +177,43 @@ class SessionReceiver:
         if session.clean or session.is_over:
             self._answer_on(sink, pubcomp)
         else:
-            # The client may use the packet id for another message as soon as it has the answer.
+            # With PUBCOMP the client may reuse the packet id: a crash before the save would take
+            # the new message for a repeat.
             session.save_then(lambda: self._answer_on(sink, pubcomp))
 
     def open(self) -> Iterable[InboundPublish]:
-        """QoS 2 publishes of the client that it has not released."""
+        """Return the QoS 2 publishes that the client has not released."""
         return (flow for flow in self._flows.values() if flow.qos == 2)
 
     def forget(self, flow: InboundPublish) -> None:
-        """Nothing of it was sent anywhere: when the client sends it again, it is new."""
+        """Forget a flow that was sent to no owner: a resend of the client is a new publish."""
         if self._flows.get(flow.packet_id) is flow:
             self._let_go(flow.packet_id)
 
     # from whoever keeps durable sessions
 
     def note(self, flow: InboundPublish) -> None:
-        """What is kept of a flow changed."""
+        """Mark a flow's stored state as changed."""
         if flow.qos == 2 and not self._session.clean:
             self._changed[flow.packet_id] = None
 
     @property
     def count(self) -> int:
-        """How many flows there are that came by themselves, or do not go on in a run."""
+        """Return how many flows came singly, or left their run."""
         return len(self._flows)
 
     def change_all(self) -> None:
-        """All of it is to be kept anew."""
+        """Mark all flows as unsaved."""
         for flow in self._flows.values():
             self.note(flow)
 
     def take_changed(self) -> list[int]:
-        """The packet ids of which something else is to be kept than at the last call."""
+        """Return the packet ids whose stored state changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def kept(self, packet_id: int) -> InboundPublish | None:
-        """What is to be kept under the packet id."""
+        """Return the flow to store under the packet id; None: delete it."""
         flow = self._flows.get(packet_id)
         return flow if flow is not None and flow.is_kept else None
 
@@ -228,7 +233,7 @@ class SessionReceiver:
         self.plain.free(packet_id)
 
     def _adopt(self, packet_id: int) -> None:
-        """A flow of a run, if the packet id is one's, is one like others from here on."""
+        """Turn a flow of a run with this packet id, if any, into a single flow."""
         plain = self.plain.get(packet_id)
         if plain is not None:
             owed = 0 if plain.is_taken else 1
@@ -237,13 +242,13 @@ class SessionReceiver:
             )
 
     def _answer_on(self, sink: Sink | None, data: bytes) -> None:
-        """Answer, unless the client has another connection by now."""
+        """Send the answer, unless the client has another connection by now."""
         if sink is not None and self._session.sender.sink is sink:
             sink.packet_writer.send(data)
 
     def _acknowledge(self, flow: InboundPublish) -> None:
         if not flow.owed:
-            return  # the client has not sent it again yet
+            return  # the client has not resent the publish yet
         turns = self._turns
         if turns is not None and turns.has_to_wait(flow):
             return
@@ -261,22 +266,22 @@ class SessionReceiver:
             self._let_go(flow.packet_id)
 
     def _begin_turns(self) -> None:
-        """What is open now, the next connection may bring again."""
+        """Begin an order of acknowledgements for the flows that the next connection may resend."""
         self._turns = AckOrder(self._flows) if self._flows else None
 
     def _enter(self, flow: InboundPublish, topic: str, *, is_repeat: bool) -> None:
-        """A publish came in: it has its turn to be answered."""
+        """Enter a publish into the order of acknowledgements."""
         if self._turns is not None:
             zone = self._session.zone_of(topic)
             self._turns.enter(flow, topic, zone, is_repeat=is_repeat)
 
     def _give_up(self, flow: InboundPublish) -> None:
-        """The client has given up a flow: no answer to it is due any more."""
+        """End a flow that the client has given up: no answer is due any more."""
         flow.owed = 0
         self._end_turn(flow)
 
     def _end_turn(self, flow: InboundPublish) -> None:
-        """The flow owes nothing: those whose turn it is now are answered."""
+        """Acknowledge the flows that waited for this one."""
         turns = self._turns
         if turns is None:
             return
@@ -290,9 +295,9 @@ class SessionReceiver:
 
 
 def _is_repeat(packet: Publish, flow: InboundPublish) -> bool:
-    """Whether the packet is the publish that is open with its packet id [MQTT-4.3.3-2]."""
+    """True if the packet repeats the open publish with its packet id [MQTT-4.3.3-2]."""
     if packet.qos != flow.qos:
         return False
-    if flow.must_match:  # a client says so when it repeats something [MQTT-3.3.1-1]
+    if flow.must_match:  # a client marks a repeat by DUP [MQTT-3.3.1-1]
         return packet.dup and flow.checksum == checksum_of(packet.topic, packet.payload)
     return packet.dup or flow.qos == 2

@@ -23,7 +23,7 @@ from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.packets import Will
 
 TOPICS_REMEMBERED = 1_000
-"""Topics for which a session that reads the journal keeps its subscriptions worked out."""
+"""Topics whose matching subscriptions a session caches while it reads a journal."""
 
 
 class SessionOwner(Protocol):
@@ -34,28 +34,33 @@ class SessionOwner(Protocol):
 
     @property
     def recording(self) -> DeliveryRecorder | None:
-        """Who is told of deliveries."""
+        """Return the ledger that records deliveries; None: the node has no ledger."""
 
     def has_room(self, session: Session) -> None:
-        """A session that has something to read can take more."""
+        """Note that a session with unread records can take more."""
 
     def save(self, session: Session, *, urgent: bool) -> None:
-        """It changed; `urgent`: tell its sender's `on_saved` as soon as that is durable."""
+        """
+        Save a changed session; `urgent`: call its sender's `on_saved` as soon as that is durable.
+        """
 
     def save_all(self, session: Session) -> None:
-        """Its subscriptions changed, or where they begin."""
+        """Save the session's subscriptions, their changed start offsets included."""
 
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
-        """Run `action` when the session is durable as it is now."""
+        """Run `action` when the present state of the session is durable."""
 
     def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
-        """Messages for the session were dropped; `is_first`: the first ones for some time."""
+        """Count dropped messages of the session; `is_first`: the first ones for some time."""
 
     def zone_of(self, topic: str) -> str:
-        """The zone that a publish of the topic goes to."""
+        """Return the zone of a publish with this topic."""
 
     def window_is_full(self, session: Session, limit: str) -> None:
-        """No more messages go to the client before it acknowledges; `limit` is the key."""
+        """
+        Note that the window is full until the client acknowledges; `limit` is the configuration
+        key.
+        """
 
 
 class Session:
@@ -115,59 +120,64 @@ class Session:
 
     @property
     def sink(self) -> Sink | None:
-        """The client's connection; None: it is away."""
+        """Return the client's connection; None: the client is away."""
         return self.sender.sink
 
     @property
     def places(self) -> CursorSet:
-        """How far it has come; made when that is more than what its client got live."""
+        """
+        Return the session's cursors, created when the session first needs more than live messages.
+        """
         if self._places is None:
             self._places = CursorSet(self)
         return self._places
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to be read for it in some journal."""
+        """True if a journal has records that the session must read."""
         return self._places is not None and bool(self._places.behind)
 
     @property
     def cut_off(self) -> Mapping[JournalId, int]:
-        """Parts that cannot be read now and may come back, with what it has of each."""
+        """
+        Return the unreadable parts that may return, each with the last offset that the session
+        took.
+        """
         return {} if self._places is None else self._places.cut_off
 
     def has_met(self, part: JournalId) -> bool:
-        """True if it was given something of the part, or is to read it."""
+        """True if the session took records of the part, or must read it."""
         return self._places is not None and self._places.has_met(part)
 
     @property
     def receiver(self) -> SessionReceiver:
-        """What comes from the client; made when it first publishes what has to be acknowledged."""
+        """Return the client's inbound flows, created at its first publish of QoS 1 or 2."""
         if self._receiver is None:
             self._receiver = SessionReceiver(self)
             self.has_received = True
         return self._receiver
 
     def open_publishes(self) -> Iterable[InboundPublish]:
-        """QoS 2 publishes that its client has not released."""
+        """Return the QoS 2 publishes that the client has not released."""
         return () if self._receiver is None else self._receiver.open()
 
     @property
     def open_flows(self) -> int:
-        """How many publishes of its client are under way, each by itself."""
+        """Return how many single publishes of the client are open."""
         return 0 if self._receiver is None else self._receiver.count
 
     def kept_publishes(self) -> Iterable[InboundPublish]:
-        """Those of them of which a store has to know."""
+        """Return the open QoS 2 publishes that a store must persist."""
         return (flow for flow in self.open_publishes() if flow.is_kept)
 
     @property
     def may_gather(self) -> bool:
-        """Whether publishes of QoS 1 and 2 may come in runs now."""
+        """True if publishes of QoS 1 and 2 may arrive in runs now."""
         return self._receiver is not None and self._receiver.is_plain
 
     @property
     def durable_sender(self) -> DurableSender:
-        """The sender of a session that is not clean."""
+        """Return the sender of a session that is not clean."""
         assert isinstance(self.sender, DurableSender)
         return self.sender
 
@@ -180,12 +190,12 @@ class Session:
         publishes: Iterable[InboundPublish],
         last_id: int,
     ) -> None:
-        """Be as the store says; `last_id` is the last packet id that was given to a message."""
+        """Load the stored state; `last_id` is the packet id of the last message sent."""
         self.durable_sender.restore(flows, held, last_id)
         self.receiver.restore(publishes)
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """Release the closed connection."""
         self._matching = None
         self.when_asked = None
         if self._receiver is not None:
@@ -195,52 +205,55 @@ class Session:
             self._places.detach()
 
     def close(self) -> None:
-        """The session ends, with all that waits for its client; nothing comes to it any more."""
+        """End the session, and discard the messages that wait for its client."""
         self.is_over = True
         self.sender.close()
         if self._places is not None:
             self._places.end_all()
 
     def save(self) -> None:
-        """It changed; a durable session is kept as it is now, soon."""
+        """Schedule a save of a durable session's present state."""
         if not self.clean and not self.is_over:
             self.watcher.save(self, urgent=False)
 
     # from its parts: what its owner does for them
 
     def save_first(self) -> None:
-        """It changed, and its sender goes on when that is durable: `on_saved` tells it."""
+        """Save the session first; its sender continues when `on_saved` reports it durable."""
         self.watcher.save(self, urgent=True)
 
     def save_all(self) -> None:
-        """Its subscriptions changed, or where they begin."""
+        """Save the session's subscriptions, their changed start offsets included."""
         if not self.clean and not self.is_over:
             self.watcher.save_all(self)
 
     def save_then(self, action: Callable[[], None]) -> None:
-        """Run `action` when it is durable as it is now."""
+        """Run `action` when the present state of the session is durable."""
         self.watcher.save_then(self, action)
 
     def ask_for_more(self) -> None:
-        """It has something to read, and can take more."""
+        """Ask for records of a journal: the session has unread ones, and room for them."""
         self.watcher.has_room(self)
 
     def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
-        """Messages for it were dropped; `is_first`: the first ones for some time."""
+        """Count dropped messages of the session; `is_first`: the first ones for some time."""
         self.watcher.dropped(self, qos, count, is_first=is_first)
 
     def count_full_window(self, limit: str) -> None:
-        """No more messages go to the client before it acknowledges; `limit` is the key."""
+        """
+        Note that the window is full until the client acknowledges; `limit` is the configuration
+        key.
+        """
         self.watcher.window_is_full(self, limit)
 
     def zone_of(self, topic: str) -> str:
-        """The zone that a publish of the topic goes to."""
+        """Return the zone of a publish with this topic."""
         return self.watcher.zone_of(topic)
 
     # from the edge: what it is subscribed to
 
     def add(self, subscription: Subscription) -> None:
-        """It has this one, in place of one with the same filter."""
+        """Add a subscription, in place of one with the same filter."""
         topic_filter = subscription.topic_filter
         self.subscriptions[topic_filter] = subscription
         subscription.changed = self._changed
@@ -248,20 +261,20 @@ class Session:
             self._changed[topic_filter] = None
 
     def drop(self, topic_filter: str) -> Subscription:
-        """It has this one no longer."""
+        """Remove a subscription, and return it."""
         if self._changed is not None:
             self._changed[topic_filter] = None
         return self.subscriptions.pop(topic_filter)
 
     def take_changed(self) -> list[str]:
-        """The filters that came, changed or went since the last call."""
+        """Return the filters that were added, changed or removed since the last call."""
         changed = list(self._changed or ())
         if self._changed:
             self._changed.clear()
         return changed
 
     def change_all(self) -> None:
-        """All that it has is to be kept anew."""
+        """Mark all subscriptions and flows as unsaved."""
         if self._changed is not None:
             self._changed.update(dict.fromkeys(self.subscriptions))
         if self._receiver is not None:
@@ -270,24 +283,26 @@ class Session:
     # from the edge: which messages are its
 
     def pass_part(self, cursor: Cursor) -> None:
-        """It has taken all that there is behind the cursor; what is live may follow."""
+        """Finish catch-up behind a cursor: live messages of its part may follow."""
         self.places.catch_up(cursor)
         self.sender.catch_up(cursor.part)
 
     def set_aside(self, part: JournalId, offset: int) -> None:
-        """The part cannot be read, and may come back: what lies above the offset is to come."""
+        """Suspend an unreadable part that may return; records above `offset` are still due."""
         cursor = self.places.set_aside(part, offset)
         if cursor is not None:
             self.pass_part(cursor)
 
     def needs(self) -> Iterator[LogPosition]:
-        """The places up to which it needs nothing of their parts, one or more for each part."""
+        """
+        Yield the positions up to which the session needs no record, at least one for each part.
+        """
         if self._places is not None:
             yield from self._places.needs()
         yield from self.sender.needs()
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
-        """Its subscriptions that match the topic."""
+        """Return the subscriptions that match the topic."""
         known = self._matching
         if known is None or len(known) >= TOPICS_REMEMBERED:
             known = self._matching = {}
@@ -298,12 +313,12 @@ class Session:
         return found
 
     def begin_subscribing(self, filters: int = 1) -> None:
-        """A SUBSCRIBE of so many filters is on its way."""
+        """Note a SUBSCRIBE with that many filters whose SUBACK is due."""
         self.subscribing += filters
         self.look_at_live()
 
     def end_subscribing(self, filters: int = 1) -> None:
-        """Its SUBACK has left, or is not due any more."""
+        """Note that the SUBACK has left, or is not due any more."""
         self.subscribing -= filters
         self.look_at_live()
         action, self.when_asked = self.when_asked, None
@@ -311,13 +326,15 @@ class Session:
             action()
 
     def look_at_live(self) -> None:
-        """What comes live may go straight to the client, or not any more."""
+        """
+        Let live messages go straight to the client, or stop that, as the session's state requires.
+        """
         sink = self.sender.sink
         if sink is not None:
             sink.packet_writer.is_direct = self._is_plain and not self.subscribing
 
     def is_live(self, part: JournalId) -> bool:
-        """Whether what comes live in the part may go to the client that is here."""
+        """True if live messages of the part may go to the connected client."""
         is_here = self.sender.sink is not None and not self.subscribing
         return is_here and self._is_plain and not self.sender.is_late(part)
 
@@ -326,5 +343,5 @@ class Session:
         return self._places is None or self._places.is_plain
 
     def on_subscriptions_changed(self) -> None:
-        """What matches has to be worked out anew."""
+        """Discard the cache of matching subscriptions."""
         self._matching = None

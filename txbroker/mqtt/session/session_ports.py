@@ -1,4 +1,4 @@
-"""What the parts of a session see of its neighbours: its connection, and the node's ledger."""
+"""Ports of a session's parts: the client's connection, and the node's delivery ledger."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Sink(Protocol):
 
     @property
     def packet_writer(self) -> PacketWriter:
-        """Where what goes to the client is put."""
+        """Return the writer of packets to the client."""
 
     def close(self, reason: str) -> None:
-        """Close it: another connection has the client id."""
+        """Close the connection: another connection has the client id."""
 
 
 class DeliveryRecorder(Protocol):
     """The node's delivery ledger, as a sender sees it; for durable sessions alone."""
 
     def delivered(self, client_id: str, place: LogPosition | None) -> None:
-        """The client has acknowledged the message that lies there."""
+        """Record that the client has acknowledged the message at `place`."""
 
     def dropped(self, client_id: str, part: JournalId, first: int, last: int) -> None:
-        """The session does not get what is its from the one to the other offset."""
+        """Record that the session does not get its records from offset `first` to `last`."""

@@ -20,7 +20,9 @@ LAST_PACKET_ID = 65_535
 
 QUEUE_MESSAGES = 1_000
 QUEUE_BYTES = 1024 * 1024
-"""What waits in memory and could be read again, at the most; the rest waits in the journal."""
+"""
+Upper bounds of the queued messages that a journal has, too; further ones wait in the journal alone.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +63,7 @@ class OutboundMessage:
 
     @property
     def is_unread(self) -> bool:
-        """Whether its message has to be read before anything can be sent."""
+        """True if a journal must be read before the packet can be sent."""
         return self.message is None and not self.released
 
 
@@ -78,32 +80,32 @@ class Window:
         self.held_size = 0
         self.queue: deque[OutboundMessage] = deque()
         self.queue_size = 0
-        self._queued: dict[JournalId, int] = {}  # how many of the queue lie in each part
+        self._queued: dict[JournalId, int] = {}  # queued messages of each part
         self.resend: deque[int] = deque()
         self.late: set[JournalId] = set()
 
     @property
     def waiting(self) -> int:
-        """Messages that wait behind those in flight."""
+        """Return how many messages wait behind those in flight."""
         return len(self.held) + len(self.queue)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on its way."""
+        """True if no message is in flight or waits."""
         return not (self.flights or self.held or self.queue)
 
     @property
     def has_room(self) -> bool:
-        """Whether what can be read again later may wait here."""
+        """True if messages that a journal has may be queued."""
         return len(self.queue) < QUEUE_MESSAGES and self.queue_size < QUEUE_BYTES
 
     @property
     def is_short(self) -> bool:
-        """Whether so little waits that more should be brought."""
+        """True if the queue is so short that more records should be fetched."""
         return len(self.queue) < QUEUE_MESSAGES // 2
 
     def is_open(self, limits: SessionLimits) -> bool:
-        """Whether one more message may be in flight."""
+        """True if one more message may be in flight."""
         return (
             len(self.flights) < limits.inflight
             and self.flight_size < limits.memory
@@ -113,7 +115,7 @@ class Window:
     # in flight
 
     def launch(self, entry: OutboundMessage, after: int) -> int:
-        """Give it the next free packet id after this one."""
+        """Put a message in flight under the next free packet id after `after`; return the id."""
         packet_id = after % LAST_PACKET_ID + 1
         while packet_id in self.flights:  # [MQTT-2.3.1-4]
             packet_id = packet_id % LAST_PACKET_ID + 1
@@ -122,19 +124,19 @@ class Window:
         return packet_id
 
     def land(self, packet_id: int) -> OutboundMessage:
-        """It is complete."""
+        """Remove a message whose flow is complete, and return it."""
         entry = self.flights.pop(packet_id)
         self.flight_size -= entry.size
         return entry
 
     def give(self, entry: OutboundMessage, message: Message) -> None:
-        """Its message was read again."""
+        """Set a message that was read again."""
         entry.message = message
         entry.size = message.size
         self.flight_size += entry.size
 
     def unload(self) -> None:
-        """Forget the messages that can be read again."""
+        """Forget the messages that a journal has."""
         for entry in self.flights.values():
             if entry.place is not None:
                 self.flight_size -= entry.size
@@ -142,13 +144,13 @@ class Window:
                 entry.size = 0
 
     def unread(self) -> Iterator[tuple[int, LogPosition]]:
-        """What has to be read, in the order of sending."""
+        """Yield the packet ids and positions to read, in the order of sending."""
         for packet_id, entry in self.flights.items():
             if entry.is_unread and entry.place is not None:
                 yield packet_id, entry.place
 
     def put_off(self, part: JournalId) -> None:
-        """The part cannot be read now: the others go first."""
+        """Send other parts first: this part cannot be read now."""
         self.late.add(part)
         self.resend = deque(
             packet_id for packet_id in self.resend if not self._is_late(packet_id, part)
@@ -163,7 +165,7 @@ class Window:
     # what waits
 
     def wait(self, entry: OutboundMessage) -> None:
-        """Behind those of its kind."""
+        """Append the message to its queue."""
         place = entry.place
         if place is None:
             self.held.append(entry)
@@ -174,7 +176,7 @@ class Window:
             self._queued[place.part] = self._queued.get(place.part, 0) + 1
 
     def next_waiting(self) -> OutboundMessage | None:
-        """Take the first one."""
+        """Dequeue the first waiting message."""
         if self.held:
             return self.next_held()
         if not self.queue:
@@ -189,13 +191,15 @@ class Window:
         return entry
 
     def next_held(self) -> OutboundMessage:
-        """Take the first one of those that cannot be read again."""
+        """Dequeue the first message that no journal has."""
         entry = self.held.popleft()
         self.held_size -= entry.size
         return entry
 
     def first_queued(self) -> dict[JournalId, int]:
-        """The lowest offset in the queue of each part that has any: in each it goes upwards."""
+        """
+        Return the lowest queued offset of each part; the offsets of a part increase in the queue.
+        """
         found: dict[JournalId, int] = {}
         for entry in self.queue:
             if len(found) == len(self._queued):
@@ -205,7 +209,7 @@ class Window:
         return found
 
     def leave_queue(self) -> Iterable[LogPosition]:
-        """Forget what waits and can be read again; returns where it lies."""
+        """Discard the queued messages that a journal has; return their positions."""
         queue, self.queue, self.queue_size = self.queue, deque(), 0
         self._queued.clear()
         return [entry.place for entry in queue if entry.place is not None]
