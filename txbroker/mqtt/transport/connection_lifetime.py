@@ -1,7 +1,7 @@
 """
-SHELL: the life of a client's connection: how it begins, its deadlines, and how it ends.
+SHELL: the life of a client's connection: its beginning, its deadlines, and its end.
 
-What a client says meanwhile is `protocol`'s.
+`protocol` handles the packets between.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that a client has to read its last packets when the connection is being closed."""
+"""Seconds in which a client must read its last packets while its connection closes."""
 
 LARGEST_CONNECT = 5 * (2 + 65_535) + 64
 """
-Bytes of a CONNECT with five fields of the largest size: nobody holds more before it is judged.
+Bytes of a CONNECT with five fields of the largest size: the limit before the CONNECT is checked.
 """
 
 GRACE = 1.5
-"""Times its keep-alive for which nothing may be heard of a client [MQTT-3.1.2-24]."""
+"""Multiple of the keep-alive in which a packet must arrive [MQTT-3.1.2-24]."""
 
 
 class ConnectionLifetime:
     """
-    What `MqttProtocol` is made on, with all that it keeps; see there.
+    The base of `MqttProtocol`, with all its attributes.
 
-    It is `_is_open` until either side ends it.
+    `_is_open` is True until either side ends the connection.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class ConnectionLifetime:
     # from Twisted
 
     def makeConnection(self, transport: Transport) -> None:
-        """As Twisted's protocols have it."""
+        """Begin the connection (Twisted's `IProtocol`)."""
         self.transport = transport
         service = self._service
         self._is_open = True
@@ -113,20 +113,22 @@ class ConnectionLifetime:
     # from the session (Sink)
 
     def close(self, reason: str) -> None:
-        """End it from this side: another connection has the client id, say."""
+        """Close the connection from this side, e.g. since another connection has the client id."""
         log.info("client.closed", client_id=self._client_id, reason=reason)
         self._leave(will=True)
         self._abort()
 
     def end(self) -> None:
-        """The node stops: its client's will is discarded."""
+        """Close the connection as the node stops: the will is discarded."""
         self._leave(will=False)
         self._abort()
 
     # from Held
 
     def push_out(self) -> str:
-        """The oldest of too many bytes of packets that are not whole is held for this one."""
+        """
+        Close this connection, which has the oldest of too many incomplete bytes; return its peer.
+        """
         peer = describe(self.transport.getPeer())
         self._leave(will=True)
         self._abort()
@@ -135,10 +137,11 @@ class ConnectionLifetime:
     # internal: life
 
     def on_deadline(self) -> None:
-        """From `Deadlines`: it is time to look at the watch."""
+        """Act on an expired deadline (called by `Deadlines`)."""
         self._slot = None
         if not self._is_open:
-            self.transport.abortConnection()  # it was closed politely, and does not read
+            # The connection is closing, and the client does not read.
+            self.transport.abortConnection()
         elif not self._client_id:
             self._no_connect()
         elif self._keep_alive:
@@ -146,7 +149,7 @@ class ConnectionLifetime:
         self._service.turn.end()
 
     def _regulate(self) -> None:
-        """Read what the client sends, or leave it in the kernel, as there is reason to."""
+        """Pause or resume reading; unread packets of a paused client stay in the kernel."""
         is_late = self.share is not None and self.share.is_late
         is_held = self._hold is not None and self._hold.is_on
         is_waiting = self._is_arriving or self._deaf is not None or self._job is not None
@@ -165,17 +168,19 @@ class ConnectionLifetime:
         self._keep_alive = seconds
         if seconds:
             self._packet_reader.heard_at = self._service.clock.seconds()
-        # That for CONNECT is met before a later one, which is set then.
+        # A later deadline is set when the one for CONNECT expires; an earlier one must replace it
+        # now.
         if seconds * GRACE < self._service.connect_timeout:
             self._cancel_deadline()
         if seconds and self._slot is None:
             self._set_deadline(seconds * GRACE)
 
     def _look_at_watch(self) -> None:
-        # The deadline is not moved for each packet; it is set again when it is met.
+        # A move of the deadline for each packet would cost time; an expired deadline is set again
+        # here.
         idle = self._service.clock.seconds() - self._packet_reader.heard_at
         if self._is_paused:
-            idle = 0.0  # its PINGREQ may lie unread (protocol rule 20)
+            idle = 0.0  # an unread PINGREQ must not end the connection (protocol rule 20)
         longest = self._keep_alive * GRACE
         if idle >= longest:
             log.info("client.timeout", client_id=self._client_id)
@@ -193,7 +198,7 @@ class ConnectionLifetime:
             self._slot = None
 
     def _give_up(self) -> None:
-        """It was held for too long."""
+        """Close a connection that was paused for too long."""
         self._leave(will=True)
         self._abort()
         self._service.turn.end()
@@ -208,8 +213,8 @@ class ConnectionLifetime:
         self._abort()
 
     def _close_politely(self) -> None:
-        # What was written is still sent, but a client that does not read is not waited for. If
-        # nothing waits, the end comes in this turn.
+        # Written packets are still sent; a client that does not read must not delay the end.
+        # Without waiting output, the connection ends in this turn.
         is_all_sent = self.packet_writer.descriptor >= 0
         self.transport.loseConnection()
         if not is_all_sent:
@@ -241,7 +246,7 @@ class ConnectionLifetime:
             service.edge.clients.disconnect(session, self, will=will)
 
     def _push(self) -> None:
-        """Send what is in the packet writer; TLS has no other way than to take it over."""
+        """Send the packet writer's output; a TLS transport takes it over."""
         push = getattr(self.transport, "push", None)
         if push is None:
             self.transport.write(self.packet_writer.take())
@@ -259,7 +264,7 @@ def _set_no_delay(transport: Transport) -> None:
 
 
 def describe(address: object) -> str:
-    """A peer, for the log."""
+    """Return a peer's address for the log."""
     if isinstance(address, IPv4Address | IPv6Address):
         return f"{address.host}:{address.port}"
     return str(address)

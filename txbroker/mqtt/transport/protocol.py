@@ -1,9 +1,13 @@
 """
 SHELL: an MQTT client's TCP connection on Twisted.
 
-What is here: reading, writing once a turn, back-pressure to the session. How it begins and ends is
-in `lifetime`, its keep-alive too. What is legal decides `connection`, what becomes of it `edge` and
-`session`, for how long a client is not read `hold`.
+`MqttProtocol` reads packets, writes once a turn, and applies back-pressure to the session. The
+other decisions are elsewhere:
+
+- `connection_lifetime`: how the connection begins and ends, and its keep-alive;
+- `connection_rules`: which packet is legal;
+- the edge and `session`: the effect of a packet;
+- `read_pause`: for how long a client is not read.
 """
 
 from __future__ import annotations
@@ -51,36 +55,38 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 QUEUE_LOW_MARK = 250
-"""Messages behind a client's window down to which publishers wait, for a short time."""
+"""Messages behind a client's window at which publishers, which wait for a short time, resume."""
 
 PACE = 512 * 1024
-"""Bytes that a client that is fast reads in a tenth of a second; in messages, `QUEUE_LOW_MARK`."""
+"""Bytes that a fast client reads in a tenth of a second; in messages, `QUEUE_LOW_MARK`."""
 
 FULL = 1024 * 1024
 """
-Bytes of output from which on publishers wait for a client that is on trial, and one that does not
-read its answers is not read; less where there is much output of all.
+Bytes of unread output from which back-pressure begins; less if all outputs together are large.
+
+From this size on, publishers wait for a client on trial. A client that does not read its answers is
+not read from this size on.
 """
 
 _ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
 
 MOST_ASKED = 128
-"""Filters of a client that wait for zones; it is read on when there are less."""
+"""Filters of a client that wait for zones; below this number the client is read again."""
 
 HALF = 4_096
-"""Bytes of a packet that is not whole; smaller ones are not counted."""
+"""Bytes of an incomplete packet; smaller ones are not counted."""
 
 LOGGED_BYTES = 32
-"""How much of an illegal packet goes into the log."""
+"""Bytes of an illegal packet that the log shows."""
 
 
 @implementer(IProtocol, IPushProducer)
 class MqttProtocol(ConnectionLifetime):
     """
-    One client's connection; the session's sink.
+    The connection of one client; the session's sink.
 
-    There is one for each of very many clients that do nothing: it has slots, and whatever few of
-    them need is made when they do.
+    A node has a connection for each of very many idle clients. So the class has slots, and creates
+    rare parts on demand.
     """
 
     __slots__ = ()
@@ -97,7 +103,7 @@ class MqttProtocol(ConnectionLifetime):
             self._leave(will=True)
         self._cancel_deadline()
         self.packet_writer.connection = (
-            None  # two that know each other would stay for the collector
+            None  # a cycle of references would wait for the garbage collector
         )
         self._service.turn.end()
 
@@ -122,8 +128,10 @@ class MqttProtocol(ConnectionLifetime):
 
     def flush(self) -> None:
         """
-        The end of a turn, or much waits: write what was gathered, look at what happened at the
-        packet writer, and have publishers wait if it does not get less.
+        Write the gathered output, at the end of a turn or when the output is large.
+
+        The call also counts the packet writer's events. Publishers wait if the output does not
+        shrink.
         """
         packet_writer, session = self.packet_writer, self._session
         if not self._is_clogged:
@@ -140,7 +148,10 @@ class MqttProtocol(ConnectionLifetime):
             self._look_at_queue()
 
     def _look_at_answers(self) -> None:
-        """Whoever does not read its answers is not read either: what it sends stays with it."""
+        """
+        Stop reading a client that does not read its answers, so that its packets stay in the
+        kernel.
+        """
         if self._is_clogged and self._is_open:
             if self._deaf is None and self._is_filled():
                 self._deaf = UnreadAnswers(
@@ -160,12 +171,14 @@ class MqttProtocol(ConnectionLifetime):
         return self.packet_writer.size > self._service.router.room(FULL)
 
     def _unread(self) -> int:
-        """Bytes that the client's end has not taken; less each time where that cannot be known."""
+        """
+        Return the bytes that the client's end has not taken; a falling number if that is unknown.
+        """
         unread = getattr(self.transport, "unread", None)
         return -int(1e6 * self._service.clock.seconds()) if unread is None else unread()
 
     def _look_at_queue(self) -> None:
-        """A client that is a little behind holds its publishers back, for a short time."""
+        """Delay publishers for a short time if the client's queue is long."""
         waiting, pressure = self.packet_writer.waiting, self._service.pressure
         if waiting > QUEUE_HIGH_MARK:
             self.packet_writer.is_behind = True
@@ -177,7 +190,7 @@ class MqttProtocol(ConnectionLifetime):
             pressure.lower(self.packet_writer)
 
     def fed(self) -> None:
-        """Take what has come, as far as it may be taken now; the caller ends the turn."""
+        """Process arrived packets, as far as permitted now; the caller ends the turn."""
         if not self._is_working:
             self._service.shares.serve(self)
 
@@ -185,11 +198,15 @@ class MqttProtocol(ConnectionLifetime):
 
     @property
     def newcomer(self) -> Newcomer | None:
-        """Itself, if it has sent no CONNECT yet."""
+        """Return the connection itself before CONNECT, None after."""
         return None if self._client_id else self
 
     def drop_if_gone(self) -> bool:
-        """True if its client waits for no CONNACK: then it was never here."""
+        """
+        Drop the connection if its client has closed it; return True if so.
+
+        A client that waits for no CONNACK was never here, and its will is not published.
+        """
         has_left = getattr(self.transport, "has_left", None)
         if has_left is None or not has_left():
             return False
@@ -199,11 +216,11 @@ class MqttProtocol(ConnectionLifetime):
         return True
 
     def work(self) -> bool:
-        """Take what has come until the share is used up; True if some of it is left."""
+        """Process arrived packets until the share is used up; return True if some are left."""
         is_over = False
         self._is_working = True
         try:
-            # A client may send on before it has its CONNACK (3.1.4): that waits for its session.
+            # A client may send further packets before CONNACK (3.1.4): these wait for its session.
             while self._may_work() and not is_over:
                 if not self._step():
                     break
@@ -224,13 +241,13 @@ class MqttProtocol(ConnectionLifetime):
         return has_more
 
     def fail(self, error: Exception) -> None:
-        """Its work has raised this: the others go on."""
+        """Close the connection whose work raised; other connections continue."""
         log.error("stream.failed", exc_info=error)
         self._leave(will=True)
         self._abort()
 
     def on_late(self) -> None:
-        """It waits for its turn, or does so no more."""
+        """Stop or resume reading: the connection begins or ends its wait for a turn."""
         self._regulate()
 
     # internal: packets
@@ -245,7 +262,7 @@ class MqttProtocol(ConnectionLifetime):
         return self._hold is None or not self._hold.is_on
 
     def _step(self) -> bool:
-        """Take what comes up to the next single packet, and that; False: there is no more."""
+        """Process packets up to the next single one, included; return False if none is left."""
         packet_reader, session = self._packet_reader, self._session
         if self._job is not None:
             if next(self._job, self) is self:
@@ -254,7 +271,8 @@ class MqttProtocol(ConnectionLifetime):
         if session is not None and session.has_received:
             packet_reader.takes_qos12 = self._may_gather(session)
         frame = packet_reader.step()
-        if packet_reader.has_heard and self._keep_alive:  # whole packets, not bytes [MQTT-3.1.2-24]
+        # Keep-alive counts whole packets, not bytes [MQTT-3.1.2-24].
+        if packet_reader.has_heard and self._keep_alive:
             packet_reader.heard_at = self._service.clock.seconds()
         if session is not None:
             self._take_gathered(session)
@@ -267,7 +285,7 @@ class MqttProtocol(ConnectionLifetime):
             self._hold_half(is_first=session is None)
             return packet_reader.has_more
         if not self._is_open:
-            return False  # what came before it has closed the connection
+            return False  # an earlier packet has closed the connection
         first_byte, body = frame
         if session is None:
             self._service.strangers.forget(self)
@@ -280,7 +298,7 @@ class MqttProtocol(ConnectionLifetime):
         return packet_reader.has_more
 
     def _hold_half(self, *, is_first: bool) -> None:
-        """What came last is not a whole packet, or nothing is left."""
+        """Count the bytes of an incomplete last packet, or stop counting."""
         packet_reader, service = self._packet_reader, self._service
         if is_first and packet_reader.first_byte is not None:
             judge_beginning(packet_reader.first_byte)
@@ -291,7 +309,7 @@ class MqttProtocol(ConnectionLifetime):
             service.halves.forget(self)
 
     def _may_gather(self, session: Session) -> bool:
-        """Whether publishes of QoS 1 and 2 need no look at each of them."""
+        """True if publishes of QoS 1 and 2 need no single check."""
         service = self._service
         return (
             session.may_gather
@@ -330,7 +348,7 @@ class MqttProtocol(ConnectionLifetime):
             self._regulate()
 
     def _host(self) -> str:
-        """Where the client is."""
+        """Return the client's host."""
         return getattr(self.transport.getPeer(), "host", "")
 
     def _check_client_id(self, client_id: str) -> None:
@@ -341,7 +359,7 @@ class MqttProtocol(ConnectionLifetime):
             raise ProtocolViolation("limits.client_id", reason, code)
 
     def _accept(self, packet: Connect, session: Session, present: bool) -> None:
-        """The session is found, and durable where it has to be."""
+        """Answer CONNACK and attach the session, which is durable if it must be."""
         if not self._is_open:
             self._service.edge.clients.miss(session)
             return
@@ -349,14 +367,14 @@ class MqttProtocol(ConnectionLifetime):
         self._attempt = None
         self._set_keep_alive(packet.keep_alive)
         if session.clean and session.will is None and not self._packet_reader.has_more:
-            # Nothing was to be kept, nothing else is to go with it: the client need not wait for
-            # others that connect in this turn.
+            # No store and no other packet is involved: CONNACK need not wait for the other CONNECTs
+            # of this turn.
             send = self.packet_writer.send_now
         else:
             send = self.packet_writer.send
         send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
-            self._session = None  # another connection may have it by now
+            self._session = None  # another connection may have the session by now
             self._leave(will=False)
             self._abort()
             return
@@ -371,7 +389,7 @@ class MqttProtocol(ConnectionLifetime):
         self._packet_reader.open(session, session.client_id, flows, clean=session.clean)
 
     def _refuse(self, reason: str, is_told: bool) -> None:
-        """The session is not to be had."""
+        """Refuse CONNECT: no session can be had."""
         if not self._is_open:
             return
         if is_told:
@@ -391,7 +409,7 @@ class MqttProtocol(ConnectionLifetime):
         if packet.qos and (
             service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
         ):
-            # Whoever only subscribes, and QoS 0, need no room on the disk.
+            # Subscribers and QoS 0 need no room on the disk, and must not be refused.
             self._made_hold().refused = packet
             self._stop_reading(session)
         else:
@@ -491,7 +509,7 @@ _HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
 
 
 class MqttFactory(Factory):
-    """Makes a protocol for each connection."""
+    """The factory of a protocol for each connection."""
 
     noisy = False
     asks_for_address = False
@@ -503,11 +521,11 @@ class MqttFactory(Factory):
         return MqttProtocol(self._service)
 
     def puts_off(self) -> bool:
-        """True if whoever connects now would wait here: few may as well do so in the backlog."""
+        """True if a new connection would wait here: the kernel's backlog serves as well."""
         return self._service.shares.puts_off_newcomers
 
     def drops(self, descriptor: int) -> bool:
-        """True if whoever has connected here is gone by now, and was one of a crowd."""
+        """True if an accepted connection of a crowd is closed by its client already."""
         service = self._service
         is_gone = service.shares.is_crowded and has_left(descriptor)
         if is_gone:

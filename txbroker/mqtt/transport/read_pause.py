@@ -1,9 +1,10 @@
 """
 SHELL: the time for which a client is not read (protocol rules 20 and 21).
 
-Either too much of what it brought waits for owners; or a publish of it was refused: there is no
-room on the disk, or it would overtake what an earlier node of its session has still to publish.
-What came behind a refused publish waits unread, so that nothing overtakes that.
+A pause has one of two reasons: too many of the client's publishes wait for owners, or a publish was
+refused. The node refuses a publish if the disk has no room. The node also refuses a publish that
+would overtake the pending publishes of an earlier node of the session. Packets behind a refused
+publish wait unread, so no packet overtakes it.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 HOLD_TIMEOUT = 60.0
-"""Seconds for which a client is not read at a stretch; then it is closed, so that it learns of it
-and may go elsewhere (protocol rule 21)."""
+"""
+Seconds of one pause, after which the node closes the client (protocol rule 21).
+
+The client learns of the pause by that, and may go elsewhere.
+"""
 
 
 class ReadPause:
     """
-    One connection's; `is_on` while its client is not read.
+    The pause of one connection; `is_on` while its client is not read.
 
-    `refused` is the publish that was not taken. In the end, `go_on` is called when there is room,
-    or `give_up` after `HOLD_TIMEOUT`.
+    `refused` is the publish that was refused. At the end, `go_on` is called when the reason has
+    passed, or `give_up` after `HOLD_TIMEOUT`.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class ReadPause:
         self._patience: Alarm | None = None
 
     def begin(self, session: Session) -> None:
-        """The client is not read from here on."""
+        """Pause the client."""
         service = self._service
         self.is_on = True
         self._client_id = session.client_id
@@ -57,7 +61,7 @@ class ReadPause:
             service.successions.when_done(session.client_id, self._end)
 
     def forget(self, session: Session | None) -> None:
-        """The connection is gone, with what it had not brought yet."""
+        """Forget the closed connection, and its refused publish."""
         self.is_on = False
         self._end_patience()
         self._service.space.forget(self)
@@ -66,7 +70,7 @@ class ReadPause:
             self._service.successions.forget(session.client_id)
 
     def take_refused(self) -> Publish | None:
-        """The publish that was refused, to be tried again."""
+        """Return the refused publish, to be handled again."""
         refused, self.refused = self.refused, None
         return refused
 

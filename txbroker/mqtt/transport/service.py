@@ -1,4 +1,4 @@
-"""SHELL: what the client connections of a node share."""
+"""SHELL: the shared parts of a node's client connections."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ class ClientConnection(Protocol):
     """A client's connection."""
 
     def close(self, reason: str) -> None:
-        """End it as if it had broken: the will is published."""
+        """Close the connection as if it had broken: the will is published."""
 
     def end(self) -> None:
-        """The node stops: the will is discarded."""
+        """Close the connection as the node stops: the will is discarded."""
 
 
 class SocketOutputs:
-    """What was gathered for clients in a turn; `again` has `flush` called in another one."""
+    """The output gathered for clients in a turn; `again` schedules `flush` in another turn."""
 
     def __init__(self, router: Router, again: Callable[[SocketOutputs], None]) -> None:
         self._router = router
         self._again = again
 
     def flush(self) -> None:
-        """The end of a turn: write what it may, and have a look where that did not do."""
+        """
+        Write the gathered output at the end of a turn, and let connections with leftover output
+        react.
+        """
         for packet_writer in self._router.send_outputs():
             if packet_writer.connection is not None:
                 packet_writer.connection.flush()
@@ -45,7 +48,7 @@ class SocketOutputs:
 
 
 class MqttService:
-    """The parts of the node that every connection uses, its limits, and who is connected."""
+    """The node's parts that every connection uses, its limits, and the open connections."""
 
     def __init__(
         self,
@@ -90,18 +93,20 @@ class MqttService:
         self.connect_timeout = connect_timeout
         self.max_client_id = max_client_id
         self.max_subscriptions = max_subscriptions
-        self.connections: dict[ClientConnection, None] = {}  # takes half the room of a set
+        self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
 
     def leave(self) -> None:
-        """The node goes for good: its clients are to go elsewhere, and no more come."""
+        """
+        Close all connections and refuse new ones: the node retires, and its clients go elsewhere.
+        """
         self.is_leaving = True
         for connection in list(self.connections):
             connection.close("the node is retired")
         self.turn.end()
 
     def stop(self) -> None:
-        """The node stops; it serves its clients again when it comes back."""
+        """Close all connections as the node stops; the wills are discarded."""
         for connection in list(self.connections):
             connection.end()
         self.turn.end()

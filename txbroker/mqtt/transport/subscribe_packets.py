@@ -1,8 +1,8 @@
 """
-A client's SUBSCRIBE and UNSUBSCRIBE packets: what of them is admitted, and their answers.
+A client's SUBSCRIBE and UNSUBSCRIBE packets: the admitted filters, and the answers.
 
-A large one is worked off in pieces, as other clients have their turns in between: one of 200,000
-filters stopped a node for 8 s. It is answered once, when all its pieces are done.
+A large packet is processed in pieces, between the turns of other clients: one of 200,000 filters
+stopped a node for 8 s. Its one answer leaves when all pieces are done.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 LARGE: Final = 2_048
-"""Bytes of a packet that is worked off in pieces."""
+"""Bytes from which a packet is processed in pieces."""
 
 PIECE: Final = 32
 """Filters of a piece."""
 
 CHECKED: Final = 256
-"""Filters that are looked at in one go, of which nothing is done yet."""
+"""Filters that one step checks, before any takes effect."""
 
 SUBSCRIBE: Final = 0x82
 UNSUBSCRIBE: Final = 0xA2
 
 Send = Callable[[bytes], None]
-"""Sends an answer to the client, if the connection on which it asked is its still."""
+"""Sends an answer to the client, if the connection of the request is still the session's."""
 
 
 def is_large(first_byte: int, body: bytes) -> bool:
-    """True if a packet is for `take_large`."""
+    """True if `take_large` must process the packet."""
     return len(body) >= LARGE and first_byte in (SUBSCRIBE, UNSUBSCRIBE)
 
 
 def take_large(
     service: MqttService, session: Session, first_byte: int, body: bytes, send: Send
 ) -> Iterator[None]:
-    """Work off a large packet: a piece for each step. An illegal one raises before it does any."""
+    """
+    Process a large packet, one piece a step; raises for an illegal one before any piece takes
+    effect.
+    """
     filters_of: Callable[[bytes, int, int], tuple[Sequence[object], int]] = (
         subscribed_filters if first_byte == SUBSCRIBE else unsubscribed_filters
     )
@@ -67,7 +70,7 @@ def take_large(
 
 
 def subscribe(service: MqttService, session: Session, packet: Subscribe, send: Send) -> None:
-    """A client's SUBSCRIBE."""
+    """Process a SUBSCRIBE."""
     codes = bytearray()
 
     def acknowledge() -> None:
@@ -77,7 +80,7 @@ def subscribe(service: MqttService, session: Session, packet: Subscribe, send: S
 
 
 def unsubscribe(service: MqttService, session: Session, packet: Unsubscribe, send: Send) -> None:
-    """A client's UNSUBSCRIBE."""
+    """Process an UNSUBSCRIBE."""
 
     def acknowledge() -> None:
         send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
@@ -86,18 +89,18 @@ def unsubscribe(service: MqttService, session: Session, packet: Unsubscribe, sen
 
 
 class _Pieces:
-    """Those of a packet that are not done; `acknowledge` is called when all are."""
+    """The count of a packet's open pieces; `acknowledge` is called when all are done."""
 
     def __init__(self, acknowledge: Callable[[], None]) -> None:
         self._open = 1
         self._acknowledge = acknowledge
 
     def begin(self) -> None:
-        """One more."""
+        """Count one more piece."""
         self._open += 1
 
     def end(self) -> None:
-        """One less; once more when there are no others to come."""
+        """Count one piece as done; call once more when no further piece will begin."""
         self._open -= 1
         if not self._open:
             self._acknowledge()
@@ -150,7 +153,7 @@ def _subscribe(
 def _admit(
     service: MqttService, session: Session, filters: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
-    """The filters that the session has room for, and the codes of SUBACK."""
+    """Return the filters for which the session has room, and the codes of SUBACK."""
     known, most = session.subscriptions, service.max_subscriptions
     codes = [qos for _, qos in filters]
     if len(known) + len(filters) <= most:

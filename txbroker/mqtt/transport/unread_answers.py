@@ -1,8 +1,9 @@
 """
 SHELL: the time for which a client does not read its answers.
 
-Answers cannot be dropped, so a client that asks on and reads none would fill the node's memory. Its
-packets stay in the kernel until it has read; when it takes nothing for long, it is closed.
+Answers cannot be dropped. So a client that sends requests and reads no answers would fill the
+node's memory. Its packets stay in the kernel until it has read. A client that reads no byte for
+`DEAF_TIMEOUT` is closed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 DEAF_TIMEOUT = 60.0
-"""Seconds for which a client may take nothing of what waits for it, while it is not read."""
+"""Seconds in which a paused client must take a byte of its answers."""
 
 
 class UnreadAnswers:
-    """`left` gives the bytes that the client has not taken; `give_up` closes its connection."""
+    """The watch over one connection; `left` returns its unread bytes, `give_up` closes it."""
 
     def __init__(
         self, clock: Clock, client_id: str, *, left: Callable[[], int], give_up: Callable[[], None]
@@ -32,7 +33,7 @@ class UnreadAnswers:
         self._look_later()
 
     def end(self) -> None:
-        """It has taken all, or is gone."""
+        """End the watch: the client has read all, or has disconnected."""
         self._alarm.cancel()
 
     # internal
