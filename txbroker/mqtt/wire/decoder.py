@@ -1,13 +1,13 @@
 """
-Bytes to packets; `encoding` has the way back.
+The decoder: bytes to packets; `encoder` does the inverse.
 
-`Framer` cuts a stream into frames, `decode` turns one frame into a packet. They judge a packet by
-itself; what a connection allows next is not known here. Every byte comes from a peer that may be
-hostile, so each part takes time in proportion to what it is given, and `ProtocolViolation` is all
-that bytes can raise.
+`Framer` cuts a stream into frames, and `decode` turns one frame into a packet. Both check a packet
+by itself; the legal order of packets is unknown here. Every byte comes from a peer that may be
+hostile. So each part takes time in proportion to its input, and bytes can raise `ProtocolViolation`
+alone.
 
-Where the standard gives a rule no number, the violation names the section. Sections and clauses
-are those of the OASIS text of MQTT 3.1.1, including its spelling of [MQTT-3-8.3-4].
+If a rule of the standard has no number, the violation names the section. Sections and clauses are
+those of the OASIS text of MQTT 3.1.1, including its spelling of [MQTT-3-8.3-4].
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ __all__ = [
 ]
 
 FIRST_FILTER: Final = 2
-"""Where the filters of a SUBSCRIBE or an UNSUBSCRIBE begin: behind the packet identifier."""
+"""Offset of the filters in a SUBSCRIBE or an UNSUBSCRIBE: behind the packet identifier."""
 
 _CONNECT_FIELDS = Struct("!BHH")  # flags, keep-alive, length of the client id
 
 _PROTOCOLS: Final = {
-    # As a CONNECT of each begins.
+    # Keys are the first bytes of a CONNECT of each protocol.
     len(name).to_bytes(2) + name.encode() + bytes((level,)): (name, level)
     for name, level in (("MQTT", 4), ("MQIsdp", 3))
 }
 
 
 def decode(first_byte: int, body: bytes) -> Packet:
-    """The packet that a frame holds, whichever end sends it; raises `ProtocolViolation`."""
+    """Decode the packet of a frame, from either end; raises `ProtocolViolation`."""
     if first_byte >> 4 == 3:
         return _decode_publish(first_byte, body)
     known = _DECODERS.get(first_byte)
@@ -114,7 +114,7 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
 
 
 def packet_id_of(body: bytes) -> int:
-    """The packet identifier with which a body begins."""
+    """Return the packet identifier at the beginning of a body."""
     if len(body) < 2:
         raise truncated()
     packet_id = body[0] << 8 | body[1]
@@ -124,7 +124,7 @@ def packet_id_of(body: bytes) -> int:
 
 
 def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP and UNSUBACK: a packet identifier and nothing else."""
+    """Decode a PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK: a packet identifier alone."""
     if len(body) > 2:
         raise trailing()
     return kind(packet_id_of(body))
@@ -168,12 +168,13 @@ def _decode_connect(body: bytes) -> Connect:
 
 
 def _not_spoken(fields: FieldReader) -> ProtocolViolation:
-    """Why a CONNECT that begins otherwise than those of `_PROTOCOLS` is refused."""
+    """Return the violation of a CONNECT with a protocol outside `_PROTOCOLS`."""
     name = fields.text()
     if name not in ("MQTT", "MQIsdp"):
         # [MQTT-3.1.2-1]
         return ProtocolViolation("MQTT-3.1.2-1", "A CONNECT names a protocol other than MQTT.")
-    # [MQTT-3.1.2-2] What follows may be laid out in another way, so it is left alone.
+    # [MQTT-3.1.2-2] Later fields of another protocol level may have another layout: they are not
+    # read.
     reason = f"Protocol level {fields.byte()} of {name} is not spoken here."
     code = ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION
     return ProtocolViolation("MQTT-3.1.2-2", reason, code)
@@ -229,7 +230,10 @@ def _decode_subscribe(body: bytes) -> Subscribe:
 
 
 def subscribed_filters(body: bytes, at: int, most: int) -> tuple[list[tuple[str, int]], int]:
-    """At most so many filters of a SUBSCRIBE, with their QoS, from a place on; where they end."""
+    """
+    Decode at most `most` filters of a SUBSCRIBE, with their QoS, from `at` on; return their end,
+    too.
+    """
     size = len(body)
     filters: list[tuple[str, int]] = []
     while at < size and len(filters) < most:
@@ -269,7 +273,7 @@ def _decode_unsubscribe(body: bytes) -> Unsubscribe:
 
 
 def unsubscribed_filters(body: bytes, at: int, most: int) -> tuple[list[str], int]:
-    """At most so many filters of an UNSUBSCRIBE from a place on; where they end."""
+    """Decode at most `most` filters of an UNSUBSCRIBE from `at` on; return their end, too."""
     fields = FieldReader(body, at)
     filters: list[str] = []
     while fields and len(filters) < most:
@@ -278,7 +282,7 @@ def unsubscribed_filters(body: bytes, at: int, most: int) -> tuple[list[str], in
 
 
 _DECODERS: Final[dict[int, Callable[[bytes], Packet]]] = {
-    # By the whole first byte: the flags of all but PUBLISH are fixed [MQTT-2.2.2-1].
+    # Keys are whole first bytes: the flags of all types but PUBLISH are fixed [MQTT-2.2.2-1].
     0x10: _decode_connect,
     0x20: _decode_connack,
     0x40: partial(_decode_ack, Puback),
@@ -294,7 +298,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Packet]]] = {
 _EMPTY: Final[dict[int, Packet]] = {0xC0: Pingreq(), 0xD0: Pingresp(), 0xE0: Disconnect()}
 
 _FLAG_RULES: Final = {
-    # The types for which the standard says it once more than in [MQTT-2.2.2-2].
+    # Types for which a clause of the standard repeats [MQTT-2.2.2-2].
     6: "MQTT-3.6.1-1",
     8: "MQTT-3.8.1-1",
     10: "MQTT-3.10.1-1",

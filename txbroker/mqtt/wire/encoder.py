@@ -1,8 +1,8 @@
 """
-Packets to bytes; `codec` has the way back.
+The encoder: packets to bytes; `decoder` does the inverse.
 
-A caller is trusted: what it says is legal, and only what cannot be said at all is refused.
-Sections are those of the OASIS text of MQTT 3.1.1.
+The encoder trusts its caller to send legal packets, and refuses only values that no packet can
+have. Sections are those of the OASIS text of MQTT 3.1.1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from txbroker.mqtt.wire.packets import (
 )
 
 MAX_REMAINING_LENGTH: Final = 268_435_455
-"""Largest remaining length that four bytes can say (section 2.2.3)."""
+"""Largest remaining length that four bytes can encode (section 2.2.3)."""
 
 _UINT16 = Struct("!H")
 _ACK = Struct("!BBH")  # first byte, remaining length, packet identifier
@@ -40,11 +40,11 @@ _HEAD = _ACK  # of a short PUBLISH: first byte, remaining length, length of the 
 _CONNECT = Struct("!BBH")  # level, flags, keep-alive
 
 pack_packet_id: Callable[[int], bytes] = _UINT16.pack
-"""A packet identifier (or any length of two bytes) as it stands on the wire."""
+"""Encodes a packet identifier, or any length of two bytes."""
 
 
 def encode(packet: Packet) -> bytes:
-    """The bytes of a packet; raises `CallerError` where a field is too long to be said."""
+    """Encode a packet; raises `CallerError` if a field is too long."""
     return _ENCODERS[type(packet)](packet)
 
 
@@ -56,7 +56,7 @@ def encode_publish(
     dup: bool = False,
     packet_id: int | None = None,
 ) -> bytes:
-    """The bytes of one PUBLISH. Those of QoS 0 can be sent to any number of clients."""
+    """Encode one PUBLISH; the bytes of a QoS 0 one suit any number of clients."""
     head = publish_head(topic, len(payload), qos, retain, dup)
     if packet_id is None:
         return head + payload
@@ -67,10 +67,11 @@ def publish_head(
     topic: str, payload_size: int, qos: int, retain: bool = False, dup: bool = False
 ) -> bytes:
     """
-    A PUBLISH up to the end of its topic.
+    Encode a PUBLISH up to the end of its topic.
 
-    Above QoS 0 clients differ in the packet identifier only, which comes next: the rest is made
-    once and each gets `b"".join((head, pack_packet_id(packet_id), payload))`.
+    Above QoS 0, the packets for several clients differ only in the packet identifier, which comes
+    next. So the head is shared, and each client gets `b"".join((head, pack_packet_id(packet_id),
+    payload))`.
     """
     raw = topic.encode()
     first_byte = 0x30 | dup << 3 | qos << 1 | retain
@@ -81,7 +82,7 @@ def publish_head(
 
 
 def _header(first_byte: int, length: int) -> bytes:
-    """The fixed header of a body of so many bytes (section 2.2)."""
+    """Encode the fixed header of a body with `length` bytes (section 2.2)."""
     if length > MAX_REMAINING_LENGTH:
         raise CallerError(f"A packet has at most {MAX_REMAINING_LENGTH} bytes after its header.")
     return bytes((first_byte,)) + encode_length(length)
@@ -130,7 +131,7 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
 
 
 def encode_suback(packet_id: int, return_codes: Iterable[int]) -> bytes:
-    """The bytes of a SUBACK."""
+    """Encode a SUBACK."""
     codes = bytes(return_codes)
     if len(codes) < 126:
         return _ACK.pack(0x90, 2 + len(codes), packet_id) + codes

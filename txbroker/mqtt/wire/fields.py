@@ -1,7 +1,7 @@
 """
-The data types inside a packet's body (section 1.5), read one after the other.
+The data types inside a packet's body (section 1.5), read in sequence.
 
-Used by the codec only. Whatever is missing, left over or malformed is a `ProtocolViolation`; the
+Only the decoder uses them. A missing, leftover or malformed byte is a `ProtocolViolation`; the
 clauses are those of the OASIS text of MQTT 3.1.1.
 """
 
@@ -14,7 +14,7 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 
 class FieldReader:
-    """A body and how far it has been read."""
+    """A body, and the offset of its next field."""
 
     __slots__ = ("_body", "_offset")
 
@@ -23,12 +23,12 @@ class FieldReader:
         self._offset = offset
 
     def __bool__(self) -> bool:
-        """Whether something is left to read."""
+        """True if bytes are left to read."""
         return self._offset < len(self._body)
 
     @property
     def offset(self) -> int:
-        """Where the next one begins."""
+        """Return the offset of the next field."""
         return self._offset
 
     def byte(self) -> int:
@@ -52,7 +52,7 @@ class FieldReader:
         return value
 
     def binary(self) -> bytes:
-        """Bytes with their length before them."""
+        """Read bytes that follow their length."""
         size = self.uint16()
         start = self._offset
         self._offset = stop = start + size
@@ -70,18 +70,18 @@ class FieldReader:
         return topic_filter_of(self.binary())
 
     def rest(self) -> bytes:
-        """All that is left; may be empty."""
+        """Read all bytes that are left; may be empty."""
         start, self._offset = self._offset, len(self._body)
         return self._body[start:]
 
     def end(self) -> None:
-        """Refuse a body that goes on."""
+        """Raise `ProtocolViolation` if bytes are left."""
         if self:
             raise trailing()
 
 
 def text_of(raw: bytes) -> str:
-    """A UTF-8 encoded string; a byte order mark in it is kept [MQTT-1.5.3-3]."""
+    """Decode a UTF-8 string; a byte order mark stays in it [MQTT-1.5.3-3]."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def text_of(raw: bytes) -> str:
 
 
 def topic_name_of(raw: bytes) -> str:
-    """A topic name; one with wildcards is refused under the clause of PUBLISH."""
+    """Decode a topic name; a wildcard in it raises under the clause of PUBLISH."""
     text = text_of(raw)
     if b"+" in raw or b"#" in raw:
         # [MQTT-3.3.2-2]
@@ -108,7 +108,7 @@ def topic_name_of(raw: bytes) -> str:
 
 
 def topic_filter_of(raw: bytes) -> str:
-    """A topic filter."""
+    """Decode a topic filter."""
     text = text_of(raw)
     try:
         validate_topic_filter(text)
@@ -125,8 +125,8 @@ def limit_levels(most: int) -> None:
     """
     Refuse topics and filters of more levels, in this process from now on.
 
-    A level costs a node of a tree: 300 retained messages of 65,000 levels took 2.3 GB. Topics that
-    are stored already stay readable.
+    A level costs a node of a tree: 300 retained messages of 65,000 levels took 2.3 GB. Stored
+    topics of more levels stay readable.
     """
     global _most_levels
     _most_levels = most
@@ -139,8 +139,9 @@ def check_levels(text: str) -> None:
         raise ProtocolViolation("limits.levels", f"A topic has more than {_most_levels} levels.")
 
 
-# Clients publish to the same topics over and over; a look-up takes a fifth of the time of decoding
-# and checking. For short topics only, or a hostile client could fill half a gigabyte with it.
+# Clients publish to the same topics repeatedly; a cache hit takes a fifth of the time of decoding
+# and checking. Only short topics are cached: a hostile client could fill half a gigabyte with long
+# ones.
 recent_topic_name_of = lru_cache(maxsize=8192)(topic_name_of)
 
 RECENT_TOPIC_BYTES = 256

@@ -1,7 +1,7 @@
 """
-Cutting a stream of bytes into packets (section 2.2 of the OASIS text of MQTT 3.1.1).
+The framing of a byte stream into packets (section 2.2 of the OASIS text of MQTT 3.1.1).
 
-Sockets of clients and links between nodes share it: what a type means is not known here.
+Sockets of clients and links between nodes share the framing: the meaning of a type is unknown here.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 class Framer:
     """
-    Cuts the bytes of one connection into frames: pairs of first byte and body.
+    The framer of one connection: it cuts bytes into frames, pairs of first byte and body.
 
-    Types and flags are not judged, so links between nodes may use it for types of their own.
+    The framer does not check types and flags, so links between nodes may use types of their own.
     """
 
     def __init__(self, max_packet: int) -> None:
-        """`max_packet` is the size in bytes of the largest packet taken, its header included."""
+        """Set `max_packet`, the size in bytes of the largest legal packet, its header included."""
         self.max_packet = max_packet
-        # What arrived is `_buffer[_offset:] + _tail`. The tail grows in place while a packet is
-        # incomplete and moves over when it completes it, so each byte is copied a fixed number
-        # of times, however it trickles in.
+        # Unread bytes are `_buffer[_offset:] + _tail`. The tail grows in place while a packet is
+        # incomplete, and moves over when the packet is complete. So each byte is copied a fixed
+        # number of times, however slowly a client sends.
         self._buffer = b""
         self._offset = 0
         self._tail = bytearray()
-        self._before = 0  # where the last frame begins
-        self._wanted = 2  # fewer bytes than this hold no frame
+        self._before = 0  # offset of the last frame
+        self._wanted = 2  # fewer bytes than this have no frame
 
     @property
     def pending(self) -> int:
-        """Bytes held that no frame has been made of yet."""
+        """Return the number of stored bytes that no frame has yet."""
         return len(self._buffer) - self._offset + len(self._tail)
 
     @property
     def first_byte(self) -> int | None:
-        """The first byte of the frame that is not complete yet; None where none of it is here."""
+        """Return the first byte of the incomplete frame; None: no byte of it has arrived."""
         if self._offset < len(self._buffer):
             return self._buffer[self._offset]
         return self._tail[0] if self._tail else None
 
     @property
     def awaited(self) -> int:
-        """Bytes of the frame that is not complete yet, as far as its length is known."""
+        """Return the bytes of the incomplete frame, as far as its length is known."""
         return max(self.pending, self._wanted)
 
     def feed(self, data: Octets) -> None:
-        """Take what was read; `frames` then gives what it completes."""
+        """Store the bytes that were read; `frames` returns the frames that they complete."""
         if self._offset == len(self._buffer) and not self._tail:
             self._buffer = bytes(data)
             self._offset = 0
@@ -57,7 +57,10 @@ class Framer:
             self._tail += data
 
     def joined(self, data: bytes) -> bytes | None:
-        """What came before and is no frame yet, and this; None: that is none yet, and was taken."""
+        """
+        Return the stored bytes and `data` as one; None: they have no frame yet, and `data` is
+        stored.
+        """
         if not self.pending:
             return data
         self.feed(data)
@@ -69,16 +72,16 @@ class Framer:
         return bytes(whole)
 
     def put_back(self) -> None:
-        """The frame that came last comes again; nothing was fed or asked for since."""
+        """Make the last frame come again; no call may come between."""
         self._offset = self._before
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """
-        The complete frames, each once; whoever stops halfway gets the rest from the next call.
+        Yield the complete frames, each once; after a stop, the next call yields the rest.
 
-        Raises `ProtocolViolation` in its turn, after the frames that came before the fault: for a
-        malformed length, or a packet that is too large as soon as its length is known. The only
-        thing to do then is to close.
+        Raises `ProtocolViolation` after the frames that precede the fault. The faults are a
+        malformed length, and a packet that is too large, as soon as its length is known. The caller
+        must then close the connection.
         """
         while self.pending >= self._wanted:
             self._wanted = 2
@@ -104,13 +107,13 @@ class Framer:
                 self._before, self._offset = offset, stop
                 yield buffer[offset], buffer[start:stop]
                 offset = self._offset
-            # A few bytes left over must not keep a read of 256 KiB in memory.
+            # A few leftover bytes must not hold a read of 256 KiB in memory.
             self._buffer = self._buffer[self._offset :]
             self._offset = 0
 
 
 def encode_length(remaining: int) -> bytes:
-    """A remaining length as it stands on the wire; it is expected to fit into four bytes."""
+    """Encode a remaining length; the caller ensures that it fits into four bytes."""
     encoded = bytearray()
     while remaining > 127:
         encoded.append(remaining & 127 | 128)
@@ -121,9 +124,9 @@ def encode_length(remaining: int) -> bytes:
 
 def _long_length(buffer: bytes, position: int) -> tuple[int, int]:
     """
-    A remaining length whose second byte is at `position`, and where the body starts.
+    Decode a remaining length whose second byte is at `position`; return it and the body's offset.
 
-    The start is 0 while the last bytes of the length are missing.
+    The offset is 0 while the last bytes of the length are missing.
     """
     length = buffer[position - 1] & 0x7F
     for shift in (7, 14, 21):

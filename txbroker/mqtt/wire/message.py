@@ -1,4 +1,4 @@
-"""What a client said, on its way from one node to the next."""
+"""An application message between its publisher and its subscribers, across nodes."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from txbroker.mqtt.wire.encoder import encode_publish, publish_head
 
 WillId = tuple[str, int, int]
 """
-A will: whose it is (client and node, see `directory.wills`), the life of that node, and the number
-of the connection in it.
+The id of a will: its owner, the life of the will's node, and the number of the connection.
+
+The owner is a digest of client and node (see `directory.client_wills`).
 """
 
 
 def owner_of_will(node: str, client_id: str) -> str:
-    """The first part of the id: no node's name, however long, and no client's."""
+    """
+    Return the first part of a will's id: a digest that equals no node's name and no client id.
+    """
     return blake2b(f"{node}\0{client_id}".encode(), digest_size=16).hexdigest()
 
 
 OVERHEAD = 64
-"""Bytes that a message counts for beside its payload and topic."""
+"""Bytes that a message counts beside its payload and topic."""
 
 
 @attrs.define(slots=True, eq=False)
 class Message:
     """
-    One application message.
+    An application message; senders share its encoded forms, so no caller may change it.
 
-    `qos` and `retain` are the publisher's. For the record only: `client_id` is the publisher's,
-    `edge` the node that it came in on, "" for this one. The `will` is the id of a will, which may
-    be sent more than once and is to be taken once. `packet` is the `link_packet`, for those who
-    have it. The encoded forms are made once and shared by all who send the message on, so a message
-    is never changed after it was built.
+    - `qos` and `retain`: the publisher's.
+    - `client_id`: the publisher's, for the record only.
+    - `edge`: the node at which the message arrived, "" for this one; for the record only.
+    - `will`: the id of a will, which may be sent more than once and must be accepted once.
+    - `packet`: the `link_packet`, if the caller has it.
     """
 
     count: ClassVar[int] = 1
@@ -52,7 +55,10 @@ class Message:
 
     @property
     def link_packet(self) -> bytes:
-        """The raw PUBLISH for a link: RETAIN is the publisher's, packet id and DUP mean nothing."""
+        """
+        Return the raw PUBLISH for a link: RETAIN is the publisher's, packet id and DUP mean
+        nothing.
+        """
         packet = self._link_packet
         if packet is None:
             packet_id = 1 if self.qos else None
@@ -64,7 +70,7 @@ class Message:
 
     @property
     def qos0_packet(self) -> bytes:
-        """The PUBLISH that a QoS 0 subscriber gets as a live message: RETAIN 0 [MQTT-3.3.1-9]."""
+        """Return the live PUBLISH for a QoS 0 subscriber: RETAIN is 0 [MQTT-3.3.1-9]."""
         packet = self._qos0_packet
         if packet is None:
             packet = encode_publish(self.topic, self.payload, 0, False, False, None)
@@ -72,7 +78,7 @@ class Message:
         return packet
 
     def head(self, qos: int, *, retain: bool, dup: bool) -> bytes:
-        """The PUBLISH for a QoS 1/2 subscriber up to its packet id (`publish_head`)."""
+        """Return the PUBLISH for a QoS 1 or 2 subscriber up to its packet id (`publish_head`)."""
         if qos != 1 or retain or dup:
             return publish_head(self.topic, len(self.payload), qos, retain, dup)
         head = self._qos1_head
@@ -82,5 +88,5 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes that the message counts for in queues: payload, topic and some overhead."""
+        """Return the bytes that the message counts in queues: payload, topic and some overhead."""
         return len(self.payload) + len(self.topic) + OVERHEAD

@@ -1,8 +1,8 @@
 """
 The control packets of MQTT 3.1.1 as plain values, in the order of their types.
 
-They say what a packet contains, not whether it is legal: `codec.decode` refuses what the standard
-forbids, and `encoding.encode` trusts its caller. Packet identifiers are 1 to 65,535.
+A value has a packet's content, legal or not: `decoder.decode` refuses illegal packets, and
+`encoder.encode` trusts its caller. Packet identifiers are 1 to 65,535.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Will:
-    """The message that a server publishes for a client that is gone (section 3.1.2.5)."""
+    """The message that a server publishes for a client that has gone (section 3.1.2.5)."""
 
     topic: str
     payload: bytes
@@ -27,7 +27,8 @@ class Connect:
     """
     Section 3.1. `keep_alive` is in seconds, 0 for none; ("MQTT", 4) is MQTT 3.1.1.
 
-    Not frozen, as `Publish`: with so many fields that takes most of the time of decoding it.
+    The class is not frozen, as `Publish` is not: with so many fields, a frozen class would take
+    most of the decoding time.
     """
 
     client_id: str
@@ -53,8 +54,8 @@ class Publish:
     """
     Section 3.3. `packet_id` is None at QoS 0 and only there.
 
-    Neither frozen nor keyword-only: that makes it three times as fast to build, and it is built for
-    every message. Treat it as frozen all the same.
+    The class is neither frozen nor keyword-only. So construction is three times as fast, and every
+    message needs one. Callers must treat it as frozen all the same.
     """
 
     topic: str
@@ -67,35 +68,35 @@ class Publish:
 
 @attrs.frozen
 class Puback:
-    """Section 3.4: a QoS 1 message has been taken."""
+    """Section 3.4: the receiver has accepted a QoS 1 message."""
 
     packet_id: int
 
 
 @attrs.frozen
 class Pubrec:
-    """Section 3.5: a QoS 2 message has been taken."""
+    """Section 3.5: the receiver has accepted a QoS 2 message."""
 
     packet_id: int
 
 
 @attrs.frozen
 class Pubrel:
-    """Section 3.6: the sender has forgotten a QoS 2 message."""
+    """Section 3.6: the sender has discarded a QoS 2 message."""
 
     packet_id: int
 
 
 @attrs.frozen
 class Pubcomp:
-    """Section 3.7: the receiver has forgotten the identifier of a QoS 2 message."""
+    """Section 3.7: the receiver has discarded the identifier of a QoS 2 message."""
 
     packet_id: int
 
 
 @attrs.frozen
 class Subscribe:
-    """Section 3.8. `filters` holds pairs of topic filter and requested QoS, at least one."""
+    """Section 3.8. `filters` has pairs of topic filter and requested QoS, at least one."""
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
@@ -103,7 +104,7 @@ class Subscribe:
 
 @attrs.frozen
 class Suback:
-    """Section 3.9. One code per filter: the granted QoS or `SUBACK_FAILURE`."""
+    """Section 3.9. Each filter has a code: the granted QoS or `SUBACK_FAILURE`."""
 
     packet_id: int
     return_codes: tuple[int, ...]
@@ -136,7 +137,7 @@ class Pingresp:
 
 @attrs.frozen
 class Disconnect:
-    """Section 3.14: the client leaves in good order, and its will with it."""
+    """Section 3.14: the client leaves in good order, and its will is discarded."""
 
 
 Packet: TypeAlias = (

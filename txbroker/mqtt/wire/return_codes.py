@@ -24,17 +24,16 @@ class ConnackCode(IntEnum):
 
 
 SUBACK_FAILURE: Final = 0x80
-"""What SUBACK says of a refused filter, in place of the granted QoS (section 3.9.3)."""
+"""The code of a refused filter in SUBACK, in place of the granted QoS (section 3.9.3)."""
 
 
 class ProtocolViolation(PeerError):
     """
-    A peer broke a rule of MQTT; its connection has to be closed.
+    A peer broke a rule of MQTT; the caller must close its connection.
 
-    `rule` is the clause, such as "MQTT-2.2.2-2", or the section or setting where the rule has no
-    number. `reason` is one sentence. `connack` is the code to send in a CONNACK before closing, or
-    None when nothing is to be sent [MQTT-4.8.0-1]. `frame`: the packet, where there is one, for the
-    log.
+    `rule` is the clause, such as "MQTT-2.2.2-2", or the section or setting if the rule has no
+    number. `reason` is one sentence. `connack` is the code of a CONNACK to send before closing;
+    None: none is sent [MQTT-4.8.0-1]. `frame` is the packet for the log, if any.
     """
 
     frame: tuple[int, bytes] = (0, b"")
@@ -48,9 +47,10 @@ class ProtocolViolation(PeerError):
 
 def wrong_answer(packet_id: int) -> ProtocolViolation:
     """
-    An acknowledgement of a kind that the message in flight does not want.
+    Return the violation for an acknowledgement of a kind that its message in flight does not
+    expect.
 
-    Ignored, the message would stay in the window for ever, and a window of one would stall.
+    An ignored one would leave the message in the window for ever, and a window of one would stall.
     """
     reason = f"An acknowledgement of packet identifier {packet_id} is not what its message wants."
     return ProtocolViolation("MQTT-4.8.0-1", reason)
