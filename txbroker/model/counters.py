@@ -1,4 +1,4 @@
-"""Named counters: what was dropped, refused, broken, and why."""
+"""Named counters of dropped, refused and broken things, by reason."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Counters:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, count: int = 1) -> None:
-        """Add to a counter; it starts at 0."""
+        """Add to a counter, which starts at 0."""
         self._counts[name] = self._counts.get(name, 0) + count
 
     def get(self, name: str) -> int:
-        """The count; 0 when nothing was added."""
+        """Return the count; 0 for an unknown name."""
         return self._counts.get(name, 0)
 
     def snapshot(self) -> dict[str, int]:
-        """All counts so far."""
+        """Return all counts so far."""
         return dict(self._counts)

@@ -1,4 +1,6 @@
-"""Texts of others, as people read them: nothing hidden changes what a line seems to say."""
+"""
+Texts of other nodes and clients for display: hidden characters must not change a line's meaning.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ _HIDDEN = re.compile(
     "\\ud800-\\udfff\\ufff9-\\uffff\\U000e0000-\\U000e007f]"
 )
 """
-Controls and line ends, surrogates, zero-width characters, and those that turn the direction of what
-follows: a topic could make a line of a table, or of a log, read as another one.
+Controls, line ends, surrogates, zero-width characters, and marks that change the text's direction.
+
+A topic with these could make a line of a table or a log read as another one.
 """
 
 
 def spelled(text: str, *, keep: str = "") -> str:
-    """The text with hidden characters spelled out, but for those of `keep`."""
+    """Return the text with hidden characters spelled out, except those of `keep`."""
     return _HIDDEN.sub(
         lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(),
         text,

@@ -1,8 +1,8 @@
 """
-How topics went from one part of the journals to another, when a zone changed hands.
+Epoch transitions: topics go from one part of the journals to another when a zone changes hands.
 
-Whoever reads journals and was away meanwhile follows the passages: one alone it could guess from
-where it stood and from who serves the zone now, but not the parts that lie between two of them.
+A reader of journals that was away follows the transitions. A single transition can be inferred from
+the reader's position and the zone's present owner. The parts between two transitions cannot.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import is_within
 
 FOREVER = (1 << 62) - 1
-"""An offset beyond all that a part may have: its end is not known, as its node is dead."""
+"""An offset beyond all records of a part whose end is unknown, as its node is dead."""
 
 
 END = FOREVER - 1
-"""The end of a part that is over, wherever that is."""
+"""The end of a closed part, at an unknown offset."""
 
 
 @attrs.frozen(kw_only=True)
 class EpochTransition:
     """
-    What came for topics within `apex` up to the place `left` went on behind the place `entered`.
+    Topics within `apex`: records up to the position `left` continue behind the position `entered`.
 
-    The zone `apex` was delegated, and a part of its own begins, or it came back (`is_return`); or
-    it was restored, and goes on at its node in another part.
+    The zone `apex` was delegated, and a part of its own begins; or the zone came back
+    (`is_return`). Or the zone was restored, and continues at its node in another part
+    (`is_renewal`).
     """
 
     apex: str
@@ -35,7 +36,7 @@ class EpochTransition:
 
     @property
     def is_return(self) -> bool:
-        """Whether the zone around takes the topics from here on, and the part that it had ends."""
+        """True if the zone around takes the topics from here on, and the earlier part ends."""
         return self.left.part.zone == self.apex != self.entered.part.zone
 
     @property
@@ -44,12 +45,12 @@ class EpochTransition:
         return self.left.part.zone == self.entered.part.zone
 
     def is_met(self, part: JournalId, after: int, through: int) -> bool:
-        """Whether who reads the part from `after` on up to `through` comes by."""
+        """True if a read of the part from `after` up to `through` passes this transition."""
         return any(
             place.part == part and after <= place.offset <= through
             for place in (self.left, self.entered)
         )
 
     def concerns(self, apex: str) -> bool:
-        """Whether it moved topics of this zone, or of one around it."""
+        """True if the transition moved topics of this zone, or of a zone around it."""
         return is_within(self.apex, apex) or is_within(apex, self.apex)

@@ -1,28 +1,30 @@
-"""Where a message lies: the part of a zone's journal, and its offset in it."""
+"""Positions in the log: the part of a zone's journal, and the offset in the part."""
 
 from typing import NamedTuple
 
 
 class JournalId(NamedTuple):
-    """One part of a journal: what the owner of a zone took at one epoch."""
+    """A part of a journal: the records that the owner of a zone accepted at one epoch."""
 
     zone: str
     epoch: int
 
 
 HOLDERS = 3
-"""Sessions that an owner is told by name, for each part: those that hold back most of it."""
+"""
+Sessions that an owner knows by name, for each part: those that hold back most of its retention.
+"""
 
 
 class JournalHolder(NamedTuple):
-    """A client whose session needs what lies above the offset of a part."""
+    """A client whose session needs the records above the offset of a part."""
 
     client_id: str
     offset: int
 
 
 class LogPosition(NamedTuple):
-    """One record of a part; offsets start at 1."""
+    """The position of one record in a part; offsets start at 1."""
 
     part: JournalId
     offset: int

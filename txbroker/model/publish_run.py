@@ -1,4 +1,6 @@
-"""Runs: many PUBLISH packets of one source that go on together, as the bytes they came in."""
+"""
+Runs: many PUBLISH packets of one source that travel together, as the bytes in which they came.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,23 @@ from collections.abc import Sequence
 from typing import Protocol
 
 MOST = 65_535
-"""Messages in one run, at the most."""
+"""Upper bound of messages in one run."""
 
 Octets = bytes | memoryview
-"""Bytes that are sent or written, or a view of them where they lie in more."""
+"""Bytes to send or write, or a view into more bytes."""
 
 
 class PublishRun(Protocol):
     """
     `count` messages in order, at least one and at most `MOST`; none has RETAIN set.
 
-    `raw` has their packets one behind the other. A packet's DUP and packet id are its publisher's
-    and mean nothing any more. `size` is the sum of what the messages count for in queues
-    (`Message.size`). `qos` is 0 where all are of QoS 0, and 1 where they are of QoS 1 and 2, mixed.
-
-    `clients` are the ids of those that published them, each once; `places` has the index of its
-    client for each message, and is None where all are of the first. `edge` is the edge node that
-    they came in on, "" for this one.
+    - `raw`: their packets in sequence. DUP and packet id are the publisher's, and mean nothing any
+      more.
+    - `size`: the sum of the bytes that the messages count in queues (`Message.size`).
+    - `qos`: 0 if all messages have QoS 0; 1 if they have QoS 1 and 2, mixed.
+    - `clients`: the ids of the publishers, each once.
+    - `places`: for each message the index of its client; None: all are of the first.
+    - `edge`: the edge node at which they arrived, "" for this one.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Who hears what the cores have to tell an operator."""
+"""The port for events that an operator may want to know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Reporter(Protocol):
-    """Who is told of what an operator may want to know; the shell logs it."""
+    """Receives the cores' events for an operator; the shell logs them."""
 
     def event(self, name: str, **fields: object) -> None:
-        """One fact with its constant name."""
+        """Report one fact under its constant name."""

@@ -1,4 +1,4 @@
-"""Values that may be long, and so may be elsewhere than in memory."""
+"""Values that may be long, and so may be stored outside memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class StoredValue(Protocol):
-    """Bytes, or what gives them when they are asked for."""
+    """Bytes, or an object that fetches them on demand."""
 
     def __len__(self) -> int: ...
 
@@ -14,5 +14,5 @@ class StoredValue(Protocol):
 
 
 def in_memory(value: StoredValue) -> StoredValue:
-    """Where nothing is kept elsewhere."""
+    """Return the value itself, for a node that stores no value elsewhere."""
     return value

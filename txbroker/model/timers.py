@@ -1,4 +1,4 @@
-"""Time as the cores see it: handed in, never looked up."""
+"""Time for the cores: callers pass it in, and no core reads a clock."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Cancellable(Protocol):
-    """A call that has not happened yet."""
+    """A call that is still due."""
 
     def cancel(self) -> None:
-        """Take it back."""
+        """Cancel the call."""
 
 
 class Timers(Protocol):
     """A monotonic clock with an alarm, both in seconds."""
 
     def now(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the seconds since some fixed moment."""
 
     def call_later(self, delay: float, action: Callable[[], None]) -> Cancellable:
         """Run `action` once, `delay` seconds from now."""

@@ -1,13 +1,13 @@
 """
-Topic names, topic filters and apexes: what is valid, what matches what, what lies below what.
+Topic names, topic filters and apexes: validity, matching and containment.
 
 All three are plain `str`. A topic is a list of levels joined by `/`; levels may be empty, so `/a`
 has two. An apex is the topmost prefix of a zone: a topic without wildcards, or `""` for the root
-zone, which covers everything.
+zone, which contains every topic.
 
-Everything here is a pure function of its arguments, and iterative: a topic of 65,535 slashes is
-legal and must cost time in proportion to its length. Functions other than the `validate_*` ones
-expect valid arguments and do not check them. Sections are those of the OASIS text of MQTT 3.1.1.
+Every function is pure and iterative: a topic of 65,535 slashes is legal and must cost time in
+proportion to its length. Functions other than the `validate_*` ones expect valid arguments and do
+not check them. Sections are those of the OASIS text of MQTT 3.1.1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter, in bytes of UTF-8 (section 1.5.3)."""
 
 LEVELS = 200
-"""`limits.levels`, where the topology file does not say otherwise."""
+"""The default of `limits.levels`."""
 
 _WILDCARD = re.compile("[+#]")
 
@@ -28,7 +28,7 @@ class TopicError(ValueError):
     """
     A topic name, topic filter or apex breaks a rule.
 
-    The message is one sentence for an operator; `rule` is the clause of MQTT 3.1.1, or "" for a
+    The message is one sentence for an operator. `rule` is the clause of MQTT 3.1.1, or "" for a
     rule of our own.
     """
 
@@ -41,7 +41,7 @@ class TopicError(ValueError):
 
 
 def validate_topic_name(text: str) -> None:
-    """Raise `TopicError` unless `text` may be published to (section 4.7)."""
+    """Raise `TopicError` unless clients may publish to `text` (section 4.7)."""
     _validate_text(text)
     if "+" in text or "#" in text:
         # [MQTT-4.7.1-1]
@@ -49,7 +49,7 @@ def validate_topic_name(text: str) -> None:
 
 
 def validate_topic_filter(text: str) -> None:
-    """Raise `TopicError` unless `text` may be subscribed to (section 4.7)."""
+    """Raise `TopicError` unless clients may subscribe to `text` (section 4.7)."""
     _validate_text(text)
     hashes = text.count("#")
     if hashes and (hashes > 1 or not (text == "#" or text.endswith("/#"))):
@@ -93,7 +93,7 @@ def _validate_text(text: str) -> None:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a subscription to `topic_filter` gets messages on `topic`."""
+    """True if a subscription to `topic_filter` gets messages on `topic`."""
     if topic.startswith("$") and topic_filter.startswith(("+", "#")):
         return False  # [MQTT-4.7.2-1]
     wanted = topic_filter.split("/")
@@ -103,12 +103,15 @@ def matches(topic_filter: str, topic: str) -> bool:
             return True
         if want not in ("+", level):
             return False
-    # What is left is "nothing on either side", or the # that also stands for its parent level.
+    # Either both are at their end, or the filter has a final # left, which matches its parent
+    # level, too.
     return len(wanted) == len(levels) or (len(wanted) == len(levels) + 1 and wanted[-1] == "#")
 
 
 def literal_prefix(topic_filter: str) -> str:
-    """The levels before the first wildcard, joined; `""` when the first level is one."""
+    """
+    Return the levels before the first wildcard, joined; `""` if the first level is a wildcard.
+    """
     wildcard = _WILDCARD.search(topic_filter)
     if wildcard is None:
         return topic_filter
@@ -116,7 +119,7 @@ def literal_prefix(topic_filter: str) -> str:
 
 
 def is_sys(topic: str) -> bool:
-    """Whether a topic or filter is of the node-local `$SYS` tree (docs/operations.md)."""
+    """True if a topic or filter is in the node-local `$SYS` tree (docs/operations.md)."""
     return topic == "$SYS" or topic.startswith("$SYS/")
 
 
@@ -124,22 +127,22 @@ def is_sys(topic: str) -> bool:
 
 
 def is_within(topic: str, apex: str) -> bool:
-    """Whether `topic` is the apex itself or lies below it."""
+    """True if `topic` is the apex itself or lies below it."""
     if not apex:
         return True
     return topic.startswith(apex) and topic[len(apex) : len(apex) + 1] in ("", "/")
 
 
 def is_filter_within(topic_filter: str, apex: str) -> bool:
-    """Whether every topic that the filter can match is at or below the apex."""
+    """True if every topic that the filter can match is at or below the apex."""
     return is_within(literal_prefix(topic_filter), apex)
 
 
 def may_match_within(topic_filter: str, apex: str) -> bool:
     """
-    Whether the filter matches at least one topic at or below the apex.
+    True if the filter matches at least one topic at or below the apex.
 
-    `home/+` may for `home/kitchen` (the apex is a topic too), `home` may not.
+    `home/+` does for `home/kitchen` (the apex is a topic too), `home` does not.
     """
     if not apex:
         return True
@@ -150,12 +153,13 @@ def may_match_within(topic_filter: str, apex: str) -> bool:
             return True
         if want not in ("+", level):
             return False
-    # A filter with as many levels as the apex matches the apex, one with more a topic below it.
+    # A filter with as many levels as the apex matches the apex; a longer one matches a topic below
+    # it.
     return len(wanted) >= len(levels)
 
 
 def apexes_around(topic: str) -> Iterator[str]:
-    """Every apex but the root's that a topic may be covered by, the deepest first."""
+    """Yield every apex that may contain the topic, except the root's, the deepest first."""
     end = len(topic)
     while end > 0:
         yield topic[:end]
@@ -166,15 +170,15 @@ def deepest_enclosing(
     topic: str, apexes: Container[str], *, longest: int = MAX_TOPIC_BYTES
 ) -> str | None:
     """
-    The longest of `apexes` that covers `topic`, or None.
+    Return the longest of `apexes` that contains `topic`, or None.
 
-    One look-up per level of the topic, deepest first. A caller that knows the length in characters
-    of its longest apex says so in `longest`; then a topic of thousands of levels costs no more
+    Each level of the topic costs one look-up, the deepest first. `longest` is the length in
+    characters of the caller's longest apex. With it, a topic of thousands of levels costs no more
     than an ordinary one.
     """
     end = len(topic)
     if end > longest:
-        # A prefix ends before a slash; the last one that counts follows `longest` characters.
+        # A prefix ends before a slash; the last relevant slash follows `longest` characters.
         end = topic.rfind("/", 0, longest + 1)
     while end > 0:
         candidate = topic[:end]

@@ -1,4 +1,4 @@
-"""A zone as others know it."""
+"""A zone as other nodes know it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import attrs
 @attrs.frozen(kw_only=True)
 class ZoneCut:
     """
-    The zone `apex` is served by `node` at `epoch`; its control plane is at `grpc` (host:port).
+    The node `node` owns the zone `apex` at `epoch`; its control plane is at `grpc` (host:port).
 
-    As an entry of a parent's table this is the delegation of a child zone, the zone cut of DNS.
+    An entry of a parent's table with these values is the delegation of a child zone, DNS's zone
+    cut.
     """
 
     apex: str
