@@ -1,8 +1,8 @@
 """
-The topology file: from YAML documents to frozen values, every mistake told in one line.
+The topology file: from YAML documents to frozen values, every mistake reported in one line.
 
 `load_file` and `load_files` raise the first `ConfigError`; `inspect_files` collects all of them,
-for `txbroker check`. Nothing here opens a socket or writes to the disk.
+for `txbroker check`. No function here opens a socket or writes to the disk.
 """
 
 from txbroker.config.reader import inspect_files, load_file, load_files, select

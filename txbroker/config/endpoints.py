@@ -1,9 +1,8 @@
 """
-What a Twisted endpoint description would bind, found out without binding it.
+The port or path that a Twisted endpoint description would bind, without binding it.
 
-Twisted's own parser reads the description; the endpoint is then asked to listen on a reactor that
-only writes down what it was asked for. So our idea of a description is Twisted's, plug-ins and
-escapes included.
+Twisted's own parser reads the description. The endpoint then listens on a reactor that only records
+the request. So txbroker reads a description as Twisted does, plug-ins and escapes included.
 """
 
 from __future__ import annotations
@@ -18,16 +17,12 @@ _SCHEMES = ("tcp", "tcp6", "ssl", "unix")
 
 
 class BadEndpoint(ValueError):
-    """
-    An endpoint description cannot be used; the message says why.
-    """
+    """An endpoint description is unusable; the message has the reason."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Listener:
-    """
-    What an endpoint binds: `interface` ("" for all of them) and `port`, or the `path` of a socket.
-    """
+    """The result of a bind: `interface` ("" for all) and `port`, or the `path` of a socket."""
 
     interface: str = ""
     port: int = 0
@@ -35,9 +30,7 @@ class Listener:
 
 
 class _Notes:
-    """
-    Stands in for the reactor: the three calls that our endpoints make, written down.
-    """
+    """The stand-in for a reactor: it records the three calls that endpoints make."""
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
@@ -54,16 +47,17 @@ class _Notes:
 
 def parse_endpoint(description: str) -> Listener:
     """
-    Say what `description` would bind; raises `BadEndpoint`.
+    Return the listener that `description` would bind; raises `BadEndpoint`.
 
-    A certificate that `ssl:` names is read here, so a missing one is told as well.
+    The call reads a certificate that `ssl:` names, so a missing one is reported as well.
     """
     scheme = description.partition(":")[0]
     if scheme not in _SCHEMES:
         raise BadEndpoint(f"{scheme!r} is not one of {', '.join(_SCHEMES)}")
     notes = _Notes()
     try:
-        # The parsers and the files they read raise what they like, and all of it means this.
+        # Parsers and the files that they read raise errors of any class: all mean a bad
+        # description.
         endpoint = serverFromString(notes, description)
         endpoint.listen(Factory())
     except Exception as error:

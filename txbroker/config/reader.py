@@ -1,8 +1,8 @@
 """
-Reads topology files: YAML to `NodeConfig`, with the line of every key kept for the messages.
+The reader of topology files: YAML to `NodeConfig`, with the line of every key for the messages.
 
-What lives here: files, documents, keys, and the rules that look at several keys of one document.
-Rules of one value are in hooks.py, rules across documents in together.py.
+The module owns files, documents, keys, and the rules for several keys of one document.
+`value_hooks` has the rules of one value, `tree_rules` the rules across documents.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _NESTED = {"limits": Limits, "session_limits": SessionBounds, "retention": Reten
 
 
 def load_file(path: Path | str) -> tuple[NodeConfig, ...]:
-    """
-    Read all nodes of one file; raises `ConfigError` for the first mistake in it.
-    """
+    """Read all nodes of one file; raises `ConfigError` for the first mistake in it."""
     return load_files([path])
 
 
@@ -47,10 +45,11 @@ def inspect_files(
     paths: Iterable[Path | str],
 ) -> tuple[tuple[NodeConfig, ...], tuple[ConfigError, ...]]:
     """
-    Read files and tell every mistake: those of single documents, then those between them.
+    Read files; return the readable configs and every mistake: in single documents, then between
+    them.
 
-    The configs are those that could be read. Between them is only checked when all could, because
-    a missing one would make others look wrong.
+    Rules between documents are checked only if all documents are readable. Otherwise a missing
+    document would make others look wrong.
     """
     configs: list[NodeConfig] = []
     errors: list[ConfigError] = []
@@ -70,9 +69,9 @@ def inspect_files(
 
 def select(configs: Sequence[NodeConfig], name: str | None) -> NodeConfig:
     """
-    The config that a process is to run: the one named, or the only one.
+    Return the config that a process will run: the named one, or the only one.
 
-    Raises `ConfigError` naming the nodes there are.
+    Raises `ConfigError` with the names of all nodes.
     """
     source = configs[0].source if configs else Path()
     nodes = ", ".join(config.node for config in configs)
@@ -90,9 +89,7 @@ def select(configs: Sequence[NodeConfig], name: str | None) -> NodeConfig:
 
 @attrs.define(slots=True, kw_only=True)
 class _Document:
-    """
-    One YAML document: its mapping, and the line on which each key (dotted) stands.
-    """
+    """A YAML document: its mapping, and the line of each key (dotted)."""
 
     source: Path
     keys: Mapping[str, Any]
@@ -100,12 +97,14 @@ class _Document:
     first_line: int
 
     def error(self, key: str, value: object, problem: str, remedy: str) -> ConfigError:
-        """An error at that key's line, or at the document's first where the key is missing."""
+        """
+        Return an error at that key's line, or at the document's first line if the key is missing.
+        """
         line = self.lines.get(key, self.first_line)
         return ConfigError(self.source, key, value, remedy, problem=problem, line=line)
 
     def node(self) -> NodeConfig:
-        """The node that this document describes; raises `ConfigError`."""
+        """Return the node that this document describes; raises `ConfigError`."""
         values = self.structure(NodeConfig, self.keys, "")
         base = self.source.absolute().parent
         values |= {"data": base / values["data"], "source": self.source, "lines": self.lines}
@@ -114,7 +113,7 @@ class _Document:
         return config
 
     def structure(self, target: type, given: object, prefix: str) -> dict[str, Any]:
-        """Each key of `given` read as the type of that attribute of `target`."""
+        """Read each key of `given` as the type of that attribute of `target`."""
         if not isinstance(given, Mapping):
             key = prefix.rstrip(".")
             names = ", ".join(field.name for field in attrs.fields(target))
@@ -148,7 +147,7 @@ class _Document:
         return self.error(f"{prefix}{key}", value, "unknown key", remedy)
 
     def _check(self, config: NodeConfig) -> None:
-        """The rules that look at several keys of one document."""
+        """Check the rules for several keys of one document."""
         zone, parent = config.zone, config.parent
         if parent is None and zone is None:
             remedy = "add the gRPC address of a node that owns a zone"
@@ -172,7 +171,7 @@ class _Document:
 
 
 def _without_none(target: Any) -> Any:
-    """`X` of `X | None`: a key that is there has a value."""
+    """Return `X` of `X | None`: a present key has a value."""
     options = [option for option in getattr(target, "__args__", ()) if option is not type(None)]
     is_optional = type(None) in getattr(target, "__args__", ())
     return options[0] if is_optional else target
@@ -182,7 +181,7 @@ def _without_none(target: Any) -> Any:
 
 
 def _documents(path: Path) -> list[_Document]:
-    """All documents of a file, empty ones left out; raises `ConfigError`."""
+    """Return all documents of a file, without empty ones; raises `ConfigError`."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
@@ -199,7 +198,8 @@ def _documents(path: Path) -> list[_Document]:
     except yaml.YAMLError as error:
         raise _syntax_error(path, error) from None
     except (ValueError, RecursionError) as error:
-        # Raised by the constructors: a date with month 13, or lists in lists without end.
+        # YAML's constructors raise these, e.g. for a date with month 13, or for lists nested
+        # without end.
         remedy = "put such a value in quotes"
         raise ConfigError(path, "", None, remedy, problem=f"not usable YAML ({error})") from None
     if not documents:
@@ -227,7 +227,7 @@ def _parse(path: Path, text: str) -> Iterator[_Document]:
 
 
 def _key_lines(path: Path, root: yaml.Node) -> dict[str, int]:
-    """The line of each key, two levels deep; raises `ConfigError` for a key given twice."""
+    """Return the line of each key, two levels deep; raises `ConfigError` for a repeated key."""
     lines: dict[str, int] = {}
     mappings = [("", root)]
     while mappings:

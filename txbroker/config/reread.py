@@ -1,4 +1,6 @@
-"""Reading a topology file again while its node runs: what may change, and what needs a restart."""
+"""
+A second read of the topology file while its node runs: keys that may change, and keys that may not.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from txbroker.config.reader import load_file, select
 from txbroker.config.values import NOT_KEYS, NodeConfig
 
 RELOADED = ("limits", "session_limits", "retention")
-"""Keys whose new values count at once; all others count at the next start."""
+"""Keys whose new values count at once; changes of all others need a restart."""
 
 
 @attrs.frozen(kw_only=True)
 class Reread:
     """
-    The config to go on with, and what the file changed, as dotted keys: `changed` counts now, with
-    its new values, `restart_needed` does not.
+    The config to use from now on, and the changed keys of the file, dotted.
+
+    `changed`: keys that count now, with their new values. `restart_needed`: keys that do not count
+    yet.
     """
 
     config: NodeConfig
@@ -24,7 +28,7 @@ class Reread:
 
 
 def reread(config: NodeConfig) -> Reread:
-    """Read the file of `config` again; raises `ConfigError`, and then nothing has changed."""
+    """Read the file of `config` again; raises `ConfigError`, and then no value has changed."""
     fresh = select(load_file(config.source), config.node)
     changed: dict[str, str] = {}
     for key in RELOADED:

@@ -1,8 +1,8 @@
 """
-Rules between the nodes of a tree, as far as its topology files are at hand.
+Rules between the nodes of a tree, as far as the caller has its topology files.
 
-Pure. A parent that is not among the given nodes may well exist elsewhere, so it is no mistake; what
-is known of such a tree is checked all the same.
+The module is pure. A parent that is not among the given nodes may exist elsewhere, so its absence
+is no mistake. The known part of such a tree is checked all the same.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ _ANY = ""
 
 
 def check(configs: Sequence[NodeConfig]) -> tuple[ConfigError, ...]:
-    """
-    Every mistake between the given nodes, empty when there is none.
-    """
+    """Return every mistake between the given nodes; empty: there is none."""
     return tuple(_errors(configs))
 
 
 def reaches(address: Address, config: NodeConfig) -> bool:
-    """
-    Whether dialling `address` ends at the node's gRPC address, as far as names can tell.
-    """
+    """True if dialling `address` ends at the node's gRPC address, as far as names prove it."""
     if config.grpc.port == 0 or address.port != config.grpc.port:
         return False
     bound = canonical(config.grpc.host)
@@ -40,7 +36,7 @@ def reaches(address: Address, config: NodeConfig) -> bool:
 
 
 def canonical(host: str) -> str:
-    """The same text for hosts that are the same: one for loopback, "" for all interfaces."""
+    """Return one text for all names of a host: one for loopback, "" for all interfaces."""
     if host.lower() in ("localhost", "ip6-localhost", "::1", _LOOPBACK):
         return _LOOPBACK
     if host in ("", "0.0.0.0", "::"):
@@ -56,7 +52,7 @@ def _errors(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
     doubles = tuple(_twice(configs))
     yield from doubles
     if any(error.key == "node" for error in doubles):
-        return  # most likely one file given twice, and all of it would clash with itself
+        return  # the file was most likely given twice, and each node would clash with itself
     parents = {
         index: parent
         for index in range(len(configs))
@@ -64,7 +60,8 @@ def _errors(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
     }
     rings = tuple(_cycles(configs, parents))
     yield from rings
-    if not rings:  # of two nodes in a ring, one is always outside the other's zone as well
+    # In a ring one of two nodes is always outside the other's zone, a second error for one mistake.
+    if not rings:
         for index, parent in parents.items():
             yield from _below_parent(configs[index], configs[parent])
     yield from _ports(configs)
@@ -81,7 +78,7 @@ def _parent_index(configs: Sequence[NodeConfig], index: int) -> int | None:
 
 
 def _twice(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
-    """What must be unique: names, zones, and the store of each node."""
+    """Yield clashes of values that must be unique: names, zones, and the store of each node."""
     for first, second in combinations(configs, 2):
         where = f"node {first.node} in {first.source}"
         if first.node == second.node:
@@ -115,7 +112,7 @@ def _cycles(configs: Sequence[NodeConfig], parents: dict[int, int]) -> Iterator[
 
 
 def _below_parent(child: NodeConfig, parent: NodeConfig) -> Iterator[ConfigError]:
-    # A zone between the two is no mistake: the parent sends the child on to its node.
+    # A zone between the two is no mistake: the parent refers the child to that zone's node.
     if parent.zone is None:
         problem = f"its parent {parent.node} owns no zone"
         remedy = "name the gRPC address of a node that owns one"
@@ -134,8 +131,9 @@ def _below_parent(child: NodeConfig, parent: NodeConfig) -> Iterator[ConfigError
 
 def _machine(config: NodeConfig) -> str:
     """
-    What tells machines apart: the address that others dial. Files for several machines may be
-    checked together, and the same port on two of them is no mistake.
+    Return the identity of a node's machine: the address that other nodes dial.
+
+    Files for several machines may be checked together, and one port on two machines is no mistake.
     """
     return canonical(config.dial_host)
 
@@ -160,7 +158,7 @@ def _ports(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
 
 
 def _bound(config: NodeConfig) -> Iterator[tuple[str, str, str, int]]:
-    """Key, value, interface and port of everything that the node binds to a port."""
+    """Yield key, value, interface and port of each port that the node binds."""
     for description in config.mqtt:
         listener = parse_endpoint(description)
         if not listener.path:

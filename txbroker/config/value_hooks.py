@@ -1,8 +1,8 @@
 """
-How each kind of value in a topology file is read from what YAML gives.
+The hooks that read each kind of value in a topology file from YAML's value.
 
-What lives here: one cattrs hook a kind of value. A hook raises `BadValue`; the reader adds the
-file, line and key. What does not: YAML, files, rules that look at more than one key.
+The module has one cattrs hook for each kind of value. A hook raises `BadValue`; the reader adds the
+file, line and key. YAML, files, and rules for more than one key are elsewhere.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ MAX_NAME_BYTES = 255
 
 
 class BadValue(ValueError):
-    """
-    A value breaks a rule of its own; `value` is the part of it that does.
-    """
+    """A value breaks a rule of its own; `value` is the offending part of it."""
 
     def __init__(self, value: object, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -72,7 +70,7 @@ def _text(value: object) -> str:
 
 
 def kind(value: object) -> str:
-    """What YAML made of a value, in an operator's words."""
+    """Return the kind of YAML's value in an operator's words."""
     if value is None:
         return "nothing"
     names = {bool: "true or false", int: "a number", float: "a number", str: "text"}
@@ -166,7 +164,7 @@ def _name_or_ipv4(text: str, whole: str) -> str:
 
 def parse_address(text: str) -> Address:
     """
-    Read `host:port` or `[IPv6]:port`; port 0 stands for a free one.
+    Parse `host:port` or `[IPv6]:port`; port 0 means a free port.
 
     Raises `BadValue` (a ValueError) with problem and remedy.
     """
@@ -261,7 +259,8 @@ def _flag(value: object, _: object = None) -> bool:
 
 def _reserve(value: object, _: object = None) -> ReserveSize:
     remedy = "write a share of the disk or a size with its unit, as in 5%, 512MiB; 0% for none"
-    if not isinstance(value, str):  # 5 may be meant as a percentage, and would be bytes
+    # A plain 5 would count as bytes, and may be meant as a percentage.
+    if not isinstance(value, str):
         raise BadValue(value, "neither a percentage nor a size", remedy)
     found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%", value)
     if found is None:

@@ -1,7 +1,7 @@
 """
-The values of a topology file: one attrs class a mapping, with what holds where a key is left out.
+The values of a topology file: one attrs class for each mapping, with the defaults of its keys.
 
-How a value is read from what YAML gives is in hooks.py.
+`value_hooks` reads each value from YAML's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Seconds = NewType("Seconds", float)
 Timeout = NewType("Timeout", float)
 """Seconds, more than 0."""
 Count = NewType("Count", int)
-"""How many of something; at least 1."""
+"""A number of items, at least 1."""
 Flag = NewType("Flag", bool)
 Apex = NewType("Apex", str)
 NodeName = NewType("NodeName", str)
@@ -36,26 +36,37 @@ Endpoint = NewType("Endpoint", str)
 
 Durability = Literal["sync", "interval", "memory"]
 """
-What must have happened before a QoS 1/2 message counts as taken: synced; written, and synced every
-`sync_interval`; nothing, it is written later.
+The condition under which a QoS 1 or 2 message counts as accepted.
+
+`sync`: the message is synced. `interval`: it is written, with a sync every `sync_interval`.
+`memory`: none, and it is written later.
 """
 Journaled = Literal["all", "qos12", "none"]
 """
-Which messages a node keeps in its zone's journal: all; QoS 1 and 2; those that sessions still wait
-for.
+The messages that a node appends to its zone's journal.
+
+`all`: all. `qos12`: those of QoS 1 and 2. `none`: those for which sessions still wait.
 """
 WhenUnreachable = Literal["outbox", "hold"]
-"""Where QoS 1/2 publishes to a zone that is away wait: on the disk, or unread at the client."""
+"""
+The place where QoS 1 and 2 publishes wait for an absent owner.
+
+`outbox`: on the disk. `hold`: unread at the client.
+"""
 WhenUnknown = Literal["refuse", "fresh"]
-"""What a client gets whose session may exist where nobody can be asked now."""
+"""
+The answer to a client whose session may exist at nodes that do not answer now.
+
+`refuse`: CONNACK with an error. `fresh`: a new session, to be merged later.
+"""
 
 
 @attrs.frozen(slots=True)
 class Address:
     """
-    Where to dial or to bind: a host name, IPv4 or IPv6 address (no brackets), and a port.
+    An address to dial or to bind: a host name, IPv4 or IPv6 address (no brackets), and a port.
 
-    `str` gives the form that `parse_address` reads and gRPC dials.
+    `str` returns the form that `parse_address` reads and gRPC dials.
     """
 
     host: str
@@ -69,9 +80,9 @@ class Address:
 @attrs.frozen(slots=True)
 class ReserveSize:
     """
-    How much of a file system stays free: a `share` of it (0 to 1), or a `size` in bytes.
+    The part of a file system that stays free: a `share` of it (0 to 1), or a `size` in bytes.
 
-    One of the two is 0. `str` gives the form that the topology file has.
+    Either `share` or `size` is 0. `str` returns the form of the topology file.
     """
 
     share: float = 0.0
@@ -82,17 +93,17 @@ class ReserveSize:
 
     def of(self, total: int) -> int:
         """
-        The bytes to keep free of a file system of `total` bytes.
+        Return the bytes that stay free of a file system of `total` bytes.
 
-        A size is cut to a quarter of `total`, so that a reserve that was meant for a large disk
-        leaves most of a small one usable.
+        A size is cut to a quarter of `total`. So a reserve for a large disk leaves most of a small
+        one usable.
         """
         return min(self.size, total // 4) if self.size else int(total * self.share)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class RetentionLimits:
-    """What a zone's journal keeps: records as old as `age`, within `size` bytes."""
+    """The bounds of a zone's journal: records up to `age` seconds old, within `size` bytes."""
 
     age: Timeout = Timeout(7 * DAY)
     size: Size = Size(10 * GIB)
@@ -101,10 +112,11 @@ class RetentionLimits:
 @attrs.frozen(slots=True, kw_only=True)
 class SessionBounds:
     """
-    What one client session may have waiting while its client is slow or away.
+    The bounds of one client session's waiting messages while its client is slow or away.
 
-    A message that waits costs its session nothing: `bytes` bounds what the journals keep for it. So
-    `messages` is high: a site that was away for ten minutes at 1,000 messages a second gets all.
+    A waiting message costs its session nothing: `bytes` bounds the journals' retention for the
+    session. So `messages` is high: a site that was away for ten minutes at 1,000 messages a second
+    gets all.
     """
 
     messages: Count = Count(1_000_000)
@@ -114,7 +126,10 @@ class SessionBounds:
 
 @attrs.frozen(slots=True, kw_only=True)
 class RetainedLimits:
-    """What a zone retains; a value for a further topic is delivered, and not retained."""
+    """
+    The bounds of a zone's retained messages; beyond them, a new topic is delivered, and not
+    retained.
+    """
 
     messages: Count = Count(1_000_000)
     bytes: Size = Size(4 * GIB)
@@ -122,7 +137,7 @@ class RetainedLimits:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Limits:
-    """The bounds of one node; beyond them a peer is refused or a message dropped and counted."""
+    """The bounds of one node; beyond them a peer is refused, or a message dropped and counted."""
 
     connections: Count = Count(50_000)
     packet: Size = Size(16 * MIB)
@@ -144,11 +159,13 @@ class Limits:
 @attrs.frozen(slots=True, kw_only=True)
 class NodeConfig:
     """
-    One document of a topology file, every rule that needs no other document checked.
+    A document of a topology file, with every rule checked that needs no other document.
 
-    `zone` is None for a pure edge and "" for the root zone; `link` None means a free port on
-    `grpc`'s host; `data` is absolute; `site` "" is the site of all nodes that name none; `source`
-    is the file as it was named by the caller, and `lines` the line of each key in it.
+    - `zone`: None for a pure edge, "" for the root zone.
+    - `link`: None for a free port on `grpc`'s host.
+    - `data`: an absolute path.
+    - `site`: "" is the site of all nodes that name none.
+    - `source`: the file as the caller named it; `lines`: the line of each key in it.
     """
 
     node: NodeName
@@ -177,18 +194,20 @@ class NodeConfig:
 
     @property
     def dial_host(self) -> str:
-        """The host that other nodes and clients are told to dial."""
+        """Return the host that other nodes and clients dial."""
         return self.advertise or self.grpc.host
 
     def error(self, key: str, value: object, problem: str, remedy: str) -> ConfigError:
-        """An error at that key's line, for what shows only when the node starts, too."""
+        """
+        Return an error at that key's line, also for mistakes that only the node's start can show.
+        """
         line = self.lines.get(key)
         return ConfigError(self.source, key, value, remedy, problem=problem, line=line)
 
 
 NOT_KEYS = frozenset({"source", "lines"})
-"""Attributes of `NodeConfig` that do not stand in the file."""
+"""Attributes of `NodeConfig` that are no keys of the file."""
 
-# Annotations are text until asked for; the reader takes an attribute's type to find its hook.
+# Annotations are text until resolved; the reader needs an attribute's type to find its hook.
 for _class in (RetentionLimits, SessionBounds, RetainedLimits, Limits, NodeConfig):
     attrs.resolve_types(_class)
