@@ -1,5 +1,5 @@
 """
-The topology file: from YAML documents to frozen values, every mistake reported in one line.
+The topology file: from YAML documents to frozen values, every mistake told in one line.
 
 `load_file` and `load_files` raise the first `ConfigError`; `inspect_files` collects all of them,
 for `txbroker check`. No function here opens a socket or writes to the disk.

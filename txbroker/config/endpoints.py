@@ -30,7 +30,7 @@ class Listener:
 
 
 class _Notes:
-    """The stand-in for a reactor: it records the three calls that endpoints make."""
+    """The stand-in for a reactor, with a record of the three calls that endpoints make."""
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []

@@ -212,7 +212,7 @@ def _parse(path: Path, text: str) -> Iterator[_Document]:
     try:
         while loader.check_node():
             root = loader.get_node()
-            assert root is not None  # check_node said so
+            assert root is not None  # `check_node` has found a document
             first_line = root.start_mark.line + 1
             lines = _key_lines(path, root)
             value = loader.construct_document(root)

@@ -20,7 +20,7 @@ _ANY = ""
 
 
 def check(configs: Sequence[NodeConfig]) -> tuple[ConfigError, ...]:
-    """Return every mistake between the given nodes; empty: there is none."""
+    """Return every mistake between the given nodes; an empty tuple if the nodes agree."""
     return tuple(_errors(configs))
 
 

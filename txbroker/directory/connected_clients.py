@@ -133,7 +133,7 @@ class ConnectedClients:
 
     def seconds_here(self, client_id: str) -> float | None:
         """
-        Return the seconds since the client's last CONNECT; None: it was not within `REMEMBERED`.
+        Return the seconds since the client's last CONNECT; None: no CONNECT within `REMEMBERED`.
         """
         since = self._here.get(client_id)
         return None if since is None else self._now() - since

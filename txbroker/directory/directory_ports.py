@@ -98,7 +98,7 @@ class SessionHost(Protocol):
         Close the connection, publish its will, stop the session and return the session's whole
         state.
 
-        None: there is no session to keep. A second call returns the state again.
+        None: the node has no session to move. A second call returns the state again.
         """
 
     def thaw(self, client_id: str) -> None:

@@ -1,14 +1,16 @@
 """
 Two entries for one client id: the consequences for the session here.
 
-Theory of operation. `DirectoryEntry.order` decides which of two entries counts. The lesser entry
-decides what happens at its node:
+Theory of operation. `DirectoryEntry.order` decides which of two entries counts. The node of the
+session here then acts:
 
 - A connection that counts below another entry is closed.
 - A kept session that counts below a clean one has ended.
-- A kept session that counts below another kept one is offered to the other's node. That node
+- A kept session that counts below another kept one is offered to the other's node. The other node
   fetches the session and merges it, so no message is lost.
-- An entry here that counts above raises its numbers, or is sent to the keepers again.
+- A session here whose rival has ended raises its numbers above the rival. A fresh clean session
+  does so, too.
+- An entry that counts above the other is sent to the keepers again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Relays after a member left: entries of this replica that the new keepers need.
 
-A session whose holder is away has no other node that could send them its entry. The relays examine
-all entries, in slices, for all keepers at once.
+A session whose holder is away has no other node that could send its entry to the new keepers. The
+relays examine all entries, in slices, for all keepers at once.
 """
 
 from __future__ import annotations

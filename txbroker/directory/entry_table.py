@@ -58,7 +58,7 @@ class KnownAbove:
 
 
 Verdict = KnownAbove | EntryTableFull | None
-"""None: what was said is in force."""
+"""None: the stored entry is in force."""
 
 
 class EntryTable:
@@ -78,10 +78,10 @@ class EntryTable:
     def __len__(self) -> int:
         return len(self._records)
 
-    # from whoever looks for a session
+    # from searches for a session
 
     def get(self, client_id: str) -> DirectoryEntry | None:
-        """Return the entry in force; None: there is no entry, or its session has ended."""
+        """Return the entry in force; None: the id has no entry, or its session has ended."""
         record = self._records.get(client_id)
         return None if record is None or record.ended else record.entry
 
@@ -142,7 +142,7 @@ class EntryTable:
         return None
 
     def renew(self, client_id: str, node: str, sync: int) -> None:
-        """Note that the node's list number `sync` has the id; there is no entry to send yet."""
+        """Note that the node's list number `sync` has the id, without an entry to send yet."""
         record = self._records.get(client_id)
         if record is not None and record.entry.node == node:
             record.sync = max(record.sync, sync)
@@ -166,7 +166,7 @@ class EntryTable:
             if record.entry.node == node and record.sync < sync and not record.ended:
                 self._end(record)
 
-    # from those who tell the losers
+    # from the notices to losers
 
     def losers(self) -> tuple[str, ...]:
         """Return the nodes that a superseding entry must still reach."""
@@ -184,7 +184,7 @@ class EntryTable:
             self._forget_loser(record, node)
             self._settle(record)
 
-    # from those who ask holders
+    # from the questions to holders
 
     def hearsay(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
         """

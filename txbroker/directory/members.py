@@ -54,7 +54,7 @@ class Member:
 
     @property
     def rank(self) -> tuple[int, bool, str, str, str]:
-        """Of two records of one name the greater counts."""
+        """Return the sort key: of two records of one name the greater counts."""
         return (self.version, self.removed, self.grpc, self.site, self.identity)
 
 
@@ -108,7 +108,7 @@ class Members:
         self._work_out({name: None}, {})
         self._work_out(self._all, {})
 
-    # who is there
+    # present members
 
     def get(self, name: str) -> Member | None:
         """Return a member; None: the node never was a member, or was removed."""
@@ -166,7 +166,7 @@ class Members:
         """Return the digest of the members of this node's site."""
         return self.view_of(self.site)
 
-    # what changes it
+    # changes
 
     def when_changed(self, action: Callable[[], None]) -> None:
         """Run `action` after each change, changes of an address included."""

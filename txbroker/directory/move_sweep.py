@@ -3,8 +3,8 @@ Moves whose session no longer exists: the node discards the state that it retain
 
 The new holder of a session notifies the earlier holders when they may discard that state. Three
 holders notify no node: a holder that ended the session, a removed member, and a member that was
-away for longer than sessions live. An ended session leaves the directory without an entry, which
-the sweep finds.
+away for longer than sessions live. The sweep finds the first by a read of the directory, which
+names no session of the id. The sweep finds the others by the members and the age of the move.
 """
 
 from __future__ import annotations

@@ -102,11 +102,11 @@ class Register:
     """
     A part of a node's entries for one keeper; an empty one is a sign of life.
 
-    `life` is the generation of the asker's process; `keeper_life` is the asker's belief of the
-    keeper's. A batch with `sync` belongs to the complete list number `sync`. After its part with
-    `last` the keeper ends entries that name the asker and were not in the list. `kept` are listed
-    ids without an entry to send yet; `relayed` are entries that name other nodes. `established`:
-    the asker has been settled once, so its list and relays are valid evidence.
+    `life` is the life of the asker's process; `keeper_life` is the keeper's, as the asker believes.
+    A batch with `sync` belongs to the complete list number `sync`. After its part with `last` the
+    keeper ends entries that name the asker and were not in the list. `kept` are listed ids without
+    an entry to send yet; `relayed` are entries that name other nodes. `established`: the asker has
+    been settled once, so its list and relays are valid evidence.
 
     `catching_up`: the members changed, and the batch has the ids for which the keeper is new; the
     part with `last` completes these ids. `silent` are members that the asker watches and that do

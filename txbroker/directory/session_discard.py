@@ -277,9 +277,9 @@ class SessionDiscards:
         True if the client connected to the session before it began the clean one, as far as is
         known.
 
-        If the time of that CONNECT is unknown, the time when the client left decides. A killed
-        process may not have stored that time. If another process than this was killed, the time
-        decides only above `through`.
+        If the time of that CONNECT is unknown, the time when the client left may decide. A killed
+        process may not have stored that time. So the time decides only if the client left in this
+        process, or if the incarnation is above `through`. Otherwise the session counts as older.
         """
         since = self._presence.seconds_here(request.client_id)
         if since is None and request.age < UNKNOWN and holding.since is not None:

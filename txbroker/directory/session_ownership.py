@@ -126,7 +126,7 @@ class SessionOwnership:
         return tuple(self._gone)
 
     def tombstone(self, client_id: str) -> Tombstone | None:
-        """Return the newest tombstone of a session that was here; None: there is none."""
+        """Return the newest tombstone of a session that was here; None: the id has no tombstone."""
         tombstones = self._gone.get(client_id)
         return tombstones[-1] if tombstones else None
 
@@ -272,7 +272,7 @@ class SessionOwnership:
         self._bury(client_id, tuple(now))
         return True
 
-    # on the side of the node that fetches
+    # from the takeover at this node
 
     def arrive(self, client_id: str, node: str, taken: Taken) -> None:
         """Store a copy; the copy must be durable before its release."""

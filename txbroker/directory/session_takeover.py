@@ -62,7 +62,7 @@ HOPS = 16
 
 @attrs.frozen(kw_only=True)
 class SessionFound:
-    """The session is here; `present`: it existed before this CONNECT."""
+    """The session is here; `present`: the session existed before this CONNECT."""
 
     present: bool
 
@@ -179,8 +179,8 @@ class SessionTakeovers:
         """
         Ask whether a copy here was released; return True if the session is here now.
 
-        A removed node cannot be asked, and may have released the copy. Its copy is adopted: no
-        other node has the session, and without the copy the client would be refused for ever.
+        A removed node cannot be asked, and may have released the copy. This node adopts its copy:
+        no other node has the session, and without the copy the client would be refused for ever.
         """
         arriving = self._holdings.arriving[client_id]
         if self._members.is_removed(arriving.node):

@@ -50,7 +50,7 @@ class SilentMembers:
         self._around: tuple[frozenset[str], frozenset[str]] | None = None
         members.when_changed(self._on_members)
 
-    # from those who hear members, or do not
+    # from the calls to members
 
     def heard(self, name: str) -> None:
         """Note that a message or an answer of the member came."""
@@ -89,7 +89,7 @@ class SilentMembers:
                 del self._silent[name]
                 self._around = None
 
-    # from those who ask
+    # from wills and heartbeats
 
     @property
     def silent(self) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""MQTT 3.1.1: wire format, sessions and connections; zones are unknown here."""
+"""MQTT 3.1.1: the wire, the session, the connection; nothing of zones."""

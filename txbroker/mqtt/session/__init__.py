@@ -1,1 +1,1 @@
-"""The client session: flows, window, subscriptions, cursors. Pure."""
+"""What a client session is: flows, window, subscriptions, cursors. Pure."""

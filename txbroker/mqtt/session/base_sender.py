@@ -189,7 +189,7 @@ class BaseSender:
         """Set the limits; messages beyond them are dropped when the next message comes."""
         self._limits = limits
 
-    # from the backlog: there may be messages in flight that have to be read again
+    # from catch-up: messages in flight to read again
 
     @property
     def has_unread(self) -> bool:

@@ -149,8 +149,8 @@ class MergedPart:
     """
     The records of a part that one of two merged sessions took.
 
-    The session took records up to offset `through` that match one of `filters`, but not those of
-    `left`. Each filter has the offset behind which it began.
+    The session took records up to offset `through` that match one of `filters`, except at the
+    offsets `left`. Each filter has the offset behind which it began.
     """
 
     through: int

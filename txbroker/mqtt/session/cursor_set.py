@@ -64,7 +64,7 @@ class CursorSet:
         """True if the session took records of the part, or must read it."""
         return any(part in known for known in (self.behind, self.ahead, self.taken, self.cut_off))
 
-    # what changes
+    # changes
 
     def begin(self, cursor: Cursor) -> None:
         """Set the session behind in the cursor's part."""

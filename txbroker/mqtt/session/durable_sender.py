@@ -228,7 +228,7 @@ class DurableSender(BaseSender):
             self._session.save()
             self._go_on()
 
-    # from whoever keeps durable sessions
+    # from the session store
 
     def on_saved(self, packet_ids: Iterable[int]) -> None:
         """Send the packets of these flows: their packet ids are durable (protocol rule 17)."""
@@ -280,7 +280,7 @@ class DurableSender(BaseSender):
             if entry.place is not None and not entry.released:
                 yield entry.place
 
-    # from the backlog: messages in flight that have to be read again
+    # from catch-up: messages in flight to read again
 
     @property
     def has_unread(self) -> bool:

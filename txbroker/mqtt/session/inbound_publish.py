@@ -20,14 +20,14 @@ class InboundPublish:
     it.
 
     - `owed`: the number of its PUBLISH packets on the present connection without an
-      acknowledgement. Each gets its own.
+      acknowledgement. Each packet gets its own acknowledgement.
     - `origin`: the stream and sequence with which a QoS 2 publish of a durable session was sent.
-    - `entry`: its entry in an outbox. Both are stored: a crash must not publish it twice (protocol
-      rule 16).
-    - `is_in_doubt`: after a crash, its outcome is unknown.
+    - `entry`: its entry in an outbox. The session stores `origin` and `entry`: a crash must not
+      publish the message twice (protocol rule 16).
+    - `is_in_doubt`: after a crash, its outcome is still unknown.
     - `checksum`: of its message, see `checksum_of`.
-    - `must_match`: two sessions of the client were merged. The flow may have ended in the other
-      session, so the packet id may name another publish by now.
+    - `must_match`: two sessions of the client were merged. The client may have continued in either,
+      so the packet id may name another publish by now.
     - `serial`: of the run in which it came.
     """
 

@@ -190,7 +190,7 @@ class SessionReceiver:
         if self._flows.get(flow.packet_id) is flow:
             self._let_go(flow.packet_id)
 
-    # from whoever keeps durable sessions
+    # from the session store
 
     def note(self, flow: InboundPublish) -> None:
         """Mark a flow's stored state as changed."""

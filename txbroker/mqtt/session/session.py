@@ -216,7 +216,7 @@ class Session:
         if not self.clean and not self.is_over:
             self.watcher.save(self, urgent=False)
 
-    # from its parts: what its owner does for them
+    # from its parts, to its owner
 
     def save_first(self) -> None:
         """Save the session first; its sender continues when `on_saved` reports it durable."""
@@ -250,7 +250,7 @@ class Session:
         """Return the zone of a publish with this topic."""
         return self.watcher.zone_of(topic)
 
-    # from the edge: what it is subscribed to
+    # from the edge: subscriptions
 
     def add(self, subscription: Subscription) -> None:
         """Add a subscription, in place of one with the same filter."""
@@ -280,7 +280,7 @@ class Session:
         if self._receiver is not None:
             self._receiver.change_all()
 
-    # from the edge: which messages are its
+    # from the edge: messages
 
     def pass_part(self, cursor: Cursor) -> None:
         """Finish catch-up behind a cursor: live messages of its part may follow."""

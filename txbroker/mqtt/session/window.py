@@ -162,7 +162,7 @@ class Window:
             return False
         return entry.place.part == part
 
-    # what waits
+    # waiting messages
 
     def wait(self, entry: OutboundMessage) -> None:
         """Append the message to its queue."""

@@ -1,1 +1,1 @@
-"""MQTT packets as bytes and as values (sections 2 and 3 of the OASIS text). Pure."""
+"""MQTT packets as bytes and as values (section 2 and 3 of the OASIS text). Pure."""

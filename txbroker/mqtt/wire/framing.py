@@ -14,7 +14,7 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 class Framer:
     """
-    The framer of one connection: it cuts bytes into frames, pairs of first byte and body.
+    The framer of one connection: bytes become frames, pairs of first byte and body.
 
     The framer does not check types and flags, so links between nodes may use types of their own.
     """
