@@ -162,7 +162,9 @@ class EntryUpdates:
         return False
 
     def _is_to_be_relayed(self, peer: ReplicaPeer, entry: DirectoryEntry) -> bool:
-        """True unless the peer or this node is the entry's holder, which sends the entry itself."""
+        """
+        True if the entry's holder is neither the peer nor this node, which send their own entries.
+        """
         return entry.node not in (peer.name, self._members.name)
 
     def _is_kept_by(self, peer: ReplicaPeer, client_id: str) -> bool:

@@ -228,7 +228,11 @@ class Members:
         return bool(news)
 
     def remove(self, name: str) -> bool:
-        """Remove a member by command: the node will not return, and its sessions are lost."""
+        """
+        Remove a member by command; return False if `name` is no member.
+
+        The node will not return, and its sessions are lost.
+        """
         member = self.get(name)
         if member is None:
             return False

@@ -263,7 +263,8 @@ class SessionOwnership:
 
     def confirm(self, client_id: str, token: bytes) -> bool:
         """
-        Note that the new holder uses its copy; True if a tombstone here was unconfirmed before.
+        Note that the new holder uses its copy; return True if a tombstone here was unconfirmed
+        before.
         """
         tombstones = self._gone.get(client_id, ())
         if not any(one.token == token and not one.confirmed for one in tombstones):

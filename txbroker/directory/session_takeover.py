@@ -200,7 +200,7 @@ class SessionTakeovers:
             yield from self.alone(client_id, self.finish(client_id))
 
     def adopt(self, client_id: str) -> bool:
-        """Open a released copy, unless a clean session has replaced it meanwhile."""
+        """Open a released copy; return False if a clean session has replaced it meanwhile."""
         own = self._registrar.own.get(client_id)
         arriving = self._holdings.arriving[client_id]
         is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation

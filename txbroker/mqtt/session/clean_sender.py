@@ -44,7 +44,7 @@ class CleanSender(BaseSender):
         """
         Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
 
-        Return False if the queue is full: the caller must read the message again at `place`. A
+        Return False if no room is left: the caller must read the message again at `place`. A
         message without a place is always accepted; beyond the limits the oldest of these is
         dropped.
         """
@@ -65,7 +65,7 @@ class CleanSender(BaseSender):
         return is_given
 
     def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
-        """Queue a QoS 1 or 2 message from the journal; return False if the queue is full."""
+        """Queue a QoS 1 or 2 message from the journal; return False if no room is left."""
         if self.sink is None:
             return False
         part, offset = place

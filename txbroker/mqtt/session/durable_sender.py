@@ -89,9 +89,9 @@ class DurableSender(BaseSender):
         """
         Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
 
-        Return False if the queue is full: the caller must read the message again at `place`. A
-        message without a place is always accepted; beyond the limits the oldest of these is
-        dropped.
+        Return False if the client is away or no room is left: the caller must read the message
+        again at `place`. A message without a place is always accepted; beyond the limits the oldest
+        of these is dropped.
         """
         window = self.window
         if window is None:
