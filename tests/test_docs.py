@@ -5,6 +5,7 @@ it links to is there. The pipeline's pages are run in tests/pipeline.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -155,6 +156,45 @@ def test_every_rule_names_code_that_exists() -> None:
     page = (ROOT / "docs" / "protocol.md").read_text()
     for module in re.findall(r"`([\w/]+\.py)`", page):
         assert (ROOT / "txbroker" / module).exists(), f"protocol.md names {module}"
+
+
+def test_every_decision_is_listed_and_complete() -> None:
+    """The index has each page once; each page has its date, and what would change it."""
+    folder = ROOT / "docs" / "decisions"
+    pages = {page.name for page in folder.glob("*.md")} - {"README.md"}
+    listed = re.findall(r"^\| \[([\w-]+\.md)\]", (folder / "README.md").read_text(), re.MULTILINE)
+
+    assert sorted(pages) == sorted(listed)
+    for name in pages:
+        text = (folder / name).read_text()
+        for part in (
+            r"\*\*Question\.\*\*",
+            r"\*\*Alternatives\*\*",
+            r"\*\*Figures\*\*",
+            r"\*\*Decision\*\* \(\d{4}-\d\d-\d\d\)\.",
+            r"\*\*What would change it\.\*\*",
+        ):
+            assert re.search(rf"^{part}", text, re.MULTILINE), f"{name} lacks {part}"
+
+
+def test_pages_that_code_names_exist() -> None:
+    """`docs/...md` in a docstring or comment."""
+    for file in sorted((ROOT / "txbroker").rglob("*.py")):
+        for page in re.findall(r"\bdocs/[\w/.-]+\.md\b", file.read_text()):
+            assert (ROOT / page).exists(), f"{file.relative_to(ROOT)} names {page}"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["runtime/sockets/poller.py", "storage/log.py"]
+    + ["storage/committer.py", "core/__init__.py", "link/__init__.py", "pipeline/report/charts.py"],
+)
+def test_parts_made_by_hand_name_their_decision(module: str) -> None:
+    """Who would replace one by a library finds what was measured."""
+    text = ast.get_docstring(ast.parse((ROOT / "txbroker" / module).read_text()))
+
+    assert text is not None
+    assert re.search(r"^(Measured|Weighed) .*: docs/decisions/[\w-]+\.md\.$", text, re.MULTILINE)
 
 
 def test_every_log_event_is_explained() -> None:

@@ -1,1 +1,5 @@
-"""Message links between an edge and an owner."""
+"""
+Message links between an edge and an owner.
+
+Measured against gRPC streams and bridges: docs/decisions/links.md.
+"""

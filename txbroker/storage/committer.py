@@ -7,6 +7,8 @@ of the turn all that was staged is written, of very much a slice in each turn; t
 loop, in the order in which they were asked for, never before what they wait for is as safe as the
 node promises. A sync for which nobody waits is put off, as one costs more than all else that is
 done for a message.
+
+Measured with and without a sync, beside peers: docs/decisions/acknowledged.md.
 """
 
 from __future__ import annotations
