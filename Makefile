@@ -13,7 +13,8 @@ PROTO := $(shell find proto -name '*.proto')
 CORE := txbroker/core/compiled.pyx $(wildcard txbroker/core/native/*)
 # Test files run side by side: most of them wait for nodes more than they work.
 WORKERS ?= 3
-EXTRAS := dev
+# Lock files in the order of their installation: Spark is built with what dev.txt has.
+LOCKS := dev
 PYTEST_ARGS ?=
 FAULTS_ARGS ?=
 FUZZ_ARGS ?=
@@ -23,15 +24,18 @@ BENCH_ARGS ?=
 # Where it is set, each node would compile all its modules anew: 0.4 s of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults soak wheels test-wheels test-debian13 test-arm64 fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak lock wheels test-wheels test-debian13 test-arm64 fuzz lint types format proto clean
 
 install: $(STAMP)
 
-NEEDED := setup.cfg setup.py pyproject.toml $(PROTO) $(CORE)
+NEEDED := setup.cfg setup.py pyproject.toml $(PROTO) $(CORE) $(wildcard requirements/*.txt)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 $(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@# Only files whose hashes were locked; what builds is among them, so nothing else is fetched.
+	for lock in $(LOCKS); do $(PIP) --require-hashes -r requirements/$$lock.txt || exit; done
+	$(PIP) --no-deps -e .
 	$(BIN)/python -m compileall -q txbroker
 	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
 	$(BIN)/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
@@ -39,7 +43,7 @@ $(STAMP): $(NEEDED)
 
 $(WHOLE): $(NEEDED)
 	@echo 'installing Spark and what goes with it: some minutes, the first time'
-	$(MAKE) --always-make EXTRAS=dev,pipeline $(STAMP)
+	$(MAKE) --always-make LOCKS='dev pipeline' $(STAMP)
 	touch $@
 
 $(CLASSES): tests/support/java_classes.py | $(WHOLE)
@@ -81,6 +85,14 @@ faults: install
 # Clients that come and go, and what nodes keep of them; with faults beside it: SOAK_ARGS=--faults.
 soak: install
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(SOAK_ARGS)
+
+# requirements/*.txt anew from setup.cfg and pyproject.toml; LOCK_ARGS=--upgrade for newest versions.
+LOCK_ARGS ?=
+
+lock:
+	test -x build/lock/bin/uv || $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check 'uv >= 0.13.9, < 0.14'
+	build/lock/bin/python release/lock.py $(LOCK_ARGS)
 
 # In dist/, for each of these Pythons; for 64-bit ARM too where Debian's g++-aarch64-linux-gnu is.
 PYTHONS ?=

@@ -1,0 +1,3 @@
+"""
+Commands of the maintainer: lock the packages that `make install` uses, and make a release.
+"""

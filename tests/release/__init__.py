@@ -1,0 +1,1 @@
+"""The maintainer's commands: lock files and releases."""
