@@ -24,7 +24,7 @@ BENCH_ARGS ?=
 # Where it is set, each node would compile all its modules anew: 0.4 s of a start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install home pipeline test test-pure bench bench-quick faults soak lock wheels test-wheels test-debian13 test-arm64 fuzz lint types format proto clean
+.PHONY: install home pipeline test test-pure bench bench-quick faults soak lock wheels sdist release test-wheels test-debian13 test-arm64 fuzz lint types format proto clean
 
 install: $(STAMP)
 
@@ -99,6 +99,17 @@ PYTHONS ?=
 
 wheels:
 	tests/machines/wheels.sh $(PYTHONS)
+
+# In dist/, what the repository has.
+sdist:
+	test -x build/sdist/bin/python || $(PYTHON) -m venv build/sdist
+	build/sdist/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/release.txt
+	build/sdist/bin/python -m build --sdist --no-isolation -o dist .
+
+# A release of HEAD, VERSION=1.2.3: built, checked, committed and tagged; CONTRIBUTING.md has the rest.
+release:
+	$(PYTHON) release/make.py '$(VERSION)' '$(PYTHONS)'
 
 # On other machines, as root: wheels of Debian's releases, built and run for both processors; Debian 13
 # with its Python; 64-bit ARM under qemu.

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -122,15 +124,29 @@ def test_nothing_of_one_machine_is_tracked() -> None:
         assert found is None, f"{path.relative_to(ROOT)}: {found and found[0]!r}"
 
 
-def test_sources_of_the_compiled_core_are_distributed() -> None:
-    """With an sdist goes all that setup.py builds from."""
-    manifest = (ROOT / "MANIFEST.in").read_text()
-    suffixes = {path.suffix for path in tracked() if (PACKAGE / "core") in path.parents} - {".py"}
+def test_an_sdist_has_what_the_repository_has(tmp_path: Path) -> None:
+    """Whoever unpacks it can build, run the example and the tests."""
+    files = {str(path.relative_to(ROOT)) for path in tracked()}
+    for name in files:
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / "tree" / name)
+    # Made where the package runs, and not to be handed on.
+    (tmp_path / "tree" / "txbroker" / "core" / "compiled.cpython-311.so").touch()
+    (tmp_path / "tree" / "tests" / "__pycache__").mkdir()
+    (tmp_path / "tree" / "tests" / "__pycache__" / "conftest.pyc").touch()
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "sdist", "-d", str(tmp_path)],
+        cwd=tmp_path / "tree",
+        check=True,
+        capture_output=True,
+        timeout=110,
+    )
 
-    assert {".pyx", ".pxi", ".hpp"} == suffixes
-    for suffix in suffixes:
-        assert f"*{suffix}" in manifest
-    assert "graft proto" in manifest
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {member.name.partition("/")[2] for member in packed if member.isfile()}
+    made = {name for name in names if name == "PKG-INFO" or ".egg-info/" in name}
+    assert files == names - made
 
 
 def test_make_targets_are_there() -> None:
@@ -145,6 +161,9 @@ def test_make_targets_are_there() -> None:
         "types",
         "proto",
         "wheels",
+        "sdist",
+        "release",
+        "lock",
         "clean",
     ):
         assert re.search(rf"^{target}:", text, re.MULTILINE), target

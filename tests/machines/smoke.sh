@@ -1,6 +1,6 @@
 #!/bin/bash
-# A wheel as its user has it: `smoke.sh WHEEL [PYTHON]` installs it into an empty environment, starts
-# a node with the compiled core, and sends a message through it.
+# A wheel or an sdist as its user has it: `smoke.sh FILE [PYTHON]` installs it into an empty environment,
+# starts a node with the compiled core, and sends a message through it.
 set -eu
 wheel=$(realpath "$1")
 place=$(mktemp -d)
@@ -10,6 +10,8 @@ cd "$place"
 : >log
 "${2:-python3}" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "$wheel"
+# The version stands in the file's name, too.
+.venv/bin/txbroker --version | grep -x "txbroker $(basename "$wheel" .tar.gz | cut -d - -f 2)"
 cat >solo.yaml <<'YAML'
 node: solo
 zone: ""

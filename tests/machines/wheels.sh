@@ -7,6 +7,13 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
+# quietly LOG COMMAND...: what the command prints is shown where it fails.
+quietly() {
+    local log=$1
+    shift
+    "$@" >"$log" 2>&1 || { cat "$log" >&2; return 1; }
+}
+
 # build PYTHON PROCESSOR [VARIABLE=VALUE...]
 build() {
     local python=$1 processor=$2 made tag
@@ -15,8 +22,7 @@ build() {
     made=build/wheels/$tag-$processor
     rm -rf "$made" build/lib.* build/temp.* build/bdist.*
     # What builds runs here, whatever it builds for: pip would fetch it for the other processor.
-    env "$@" "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation \
-        --no-deps -w "$made" .
+    quietly "$made.log" env "$@" "$python" -m build --wheel --no-isolation -o "$made" .
     # Without its compiled core a wheel would serve, many times slower; setup.py only warns.
     if ! "$python" -m zipfile -l "$made"/*.whl |
         grep "compiled.*$processor-linux-gnu.so" >/dev/null; then
@@ -24,7 +30,9 @@ build() {
         return 1
     fi
     mkdir -p dist
-    mv "$made"/*.whl dist/
+    # The tag names the oldest glibc and libstdc++ that serve; pip offers the wheel to no older system.
+    quietly "$made.log" env PATH="$(dirname "$python"):$PATH" \
+        "$python" -m auditwheel repair -w dist "$made"/*.whl
     ls dist/*"$tag"*"$processor".whl
 }
 
@@ -39,12 +47,10 @@ fi
 here=$(uname -m)
 arm=aarch64-linux-gnu
 for named in "$@"; do
-    python=build/wheels/venv-$(basename "$named")/bin/python
+    python=$PWD/build/wheels/venv-$(basename "$named")/bin/python
     [ -x "$python" ] || "$named" -m venv "$(dirname "$(dirname "$python")")"
-    "$python" -c 'import tomllib
-for needed in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]:
-    print(needed)' >build/wheels/requires.txt
-    "$python" -m pip install --quiet --disable-pip-version-check -r build/wheels/requires.txt
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+        -r requirements/release.txt
     build "$python" "$here"
     if [ "$here" = x86_64 ] && command -v $arm-g++ >/dev/null; then
         suffix=$("$python" -c 'import sys; print("cpython-{}{}".format(*sys.version_info))')-$arm.so

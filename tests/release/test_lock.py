@@ -97,3 +97,4 @@ def test_installations_use_the_lock_files() -> None:
     assert "--require-hashes -r requirements/$$lock.txt" in text
     assert "--no-deps -e ." in text
     assert "--no-build-isolation" in text
+    assert "--require-hashes" in (ROOT / "tests" / "machines" / "wheels.sh").read_text()
