@@ -18,7 +18,7 @@ from tests.faults import history
 from tests.support.pages import FENCE, ROOT, check_commands, fences, files
 from txbroker.cli import main
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
@@ -156,6 +156,19 @@ def test_every_rule_names_code_that_exists() -> None:
     page = (ROOT / "docs" / "protocol.md").read_text()
     for module in re.findall(r"`([\w/]+\.py)`", page):
         assert (ROOT / "txbroker" / module).exists(), f"protocol.md names {module}"
+
+
+def test_the_change_that_contributing_walks_through_is_real() -> None:
+    """Each file of its table has the key, and the committer the line that is undone for a test."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    walk = page.partition("## One change")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| `([\w/.]+)` \|", walk, re.MULTILINE)
+    (line,) = re.findall(r"Undo the decisive line \(`(.*)`\)", walk)
+
+    assert 8 == len(files)
+    for name in set(files) - {"CHANGELOG.md"}:
+        assert "sync_interval" in (ROOT / name).read_text(), name
+    assert line in (ROOT / "txbroker" / "storage" / "committer.py").read_text()
 
 
 def test_every_decision_is_listed_and_complete() -> None:
