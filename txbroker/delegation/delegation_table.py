@@ -24,7 +24,9 @@ from txbroker.model.topics import deepest_enclosing, is_within, may_match_within
 from txbroker.model.zone_cut import ZoneCut
 
 PASSAGES = 200
-"""Passages that are remembered, at the most; an edge that was away for more may miss some."""
+"""
+The most epoch transitions that the table remembers; an edge that was away for more may miss some.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +42,10 @@ class Delegation:
 
     @property
     def first_epoch(self) -> int:
-        """Copies of the node's data from that epoch on may be served."""
+        """
+        Return the first epoch of the node's unbroken tenure: copies of its data from that epoch on
+        may serve.
+        """
         return self.since or self.cut.epoch
 
 
@@ -61,7 +66,7 @@ class DelegationState:
 
 
 def nest(cuts: Iterable[ZoneCut]) -> tuple[Delegation, ...]:
-    """The outermost of these cuts, each with those below it."""
+    """Return the outermost of these cuts, each with the cuts below it."""
     known = {cut.apex: cut for cut in cuts}
     return tuple(
         Delegation(cut=cut, below=tuple(c for c in known.values() if _is_below(c.apex, cut.apex)))
@@ -88,67 +93,72 @@ class DelegationTable:
 
     @property
     def apexes(self) -> int:
-        """Apexes of which an epoch is known."""
+        """Return the number of apexes with a known epoch."""
         return len(self._epochs)
 
     def delegations(self) -> tuple[Delegation, ...]:
-        """Everything that is delegated."""
+        """Return all delegations in force."""
         return tuple(self._delegations.values())
 
     # from the authority and the resolver service
 
     def lookup(self, topic: str) -> ZoneCut | None:
-        """The cut that the topic lies under; None where the zone itself covers it."""
+        """Return the cut that encloses the topic; None if the zone itself owns the topic."""
         if not self._delegations:
             return None
         apex = deepest_enclosing(topic, self._delegations, longest=self._longest)
         return None if apex is None else self._delegations[apex].cut
 
     def cuts(self) -> tuple[ZoneCut, ...]:
-        """Every cut of the zone."""
+        """Return every direct cut of the zone."""
         return tuple(entry.cut for entry in self._delegations.values())
 
     def below(self) -> tuple[ZoneCut, ...]:
-        """Every cut below the zone at any depth: what the parent is told."""
+        """Return every cut below the zone at any depth, as the parent hears of them."""
         return tuple(
             cut for entry in self._delegations.values() for cut in (entry.cut, *entry.below)
         )
 
     def touching(self, question: str) -> tuple[ZoneCut, ...]:
-        """The cuts below which a topic or filter can match something."""
+        """Return the cuts below which a topic or filter can match."""
         return tuple(cut for cut in self.cuts() if may_match_within(question, cut.apex))
 
     def get(self, apex: str) -> Delegation | None:
-        """The delegation at exactly this apex."""
+        """Return the delegation at exactly this apex."""
         return self._delegations.get(apex)
 
     # from the control plane: what is known
 
     def epoch_of(self, apex: str) -> int:
-        """The greatest epoch seen of an apex; 0 when it was never delegated."""
+        """Return the greatest epoch seen of an apex; 0 if the apex was never delegated."""
         return self._epochs.get(apex, 0)
 
     def was_reclaimed(self, apex: str, epoch: int) -> bool:
-        """Whether this delegation was taken back from a node that may have more of it."""
+        """
+        True if an operator reclaimed this delegation and its node may still have records of the
+        epoch.
+        """
         return any((cut.apex, cut.epoch) == (apex, epoch) for cut in self._reclaimed)
 
     def reclaimed(self) -> tuple[ZoneCut, ...]:
-        """The delegations that were taken back and are not settled."""
+        """Return the reclaimed delegations that are not settled yet."""
         return self._reclaimed
 
     def reclaimed_at(self) -> dict[str, int]:
         """
-        The apexes that were taken back and are this zone's since, each with the offset behind which
-        the zone's journal has it.
+        Return the apexes that an operator reclaimed and this zone has owned since.
+
+        Each apex maps to an offset of the zone's journal: records of the apex lie behind that
+        offset.
         """
         return dict(self._reclaimed_at)
 
     def passages(self) -> tuple[EpochTransition, ...]:
-        """The last ones that topics of the zone have made, in their order."""
+        """Return the last epoch transitions of the zone's topics, in order."""
         return self._passages
 
     def ended_around(self, apex: str) -> dict[str, int]:
-        """The zones strictly between this one and `apex` that ended, with their last epochs."""
+        """Return the ended zones strictly between this zone and `apex`, with their last epochs."""
         return {
             known: epoch
             for known, epoch in self._epochs.items()
@@ -157,8 +167,9 @@ class DelegationTable:
 
     def subtree(self, apex: str) -> DelegationState:
         """
-        What is known of the delegations strictly below an apex, and of the passages of its topics:
-        it moves along with the zone.
+        Return the delegations strictly below an apex and the epoch transitions of its topics.
+
+        The returned state moves along with the zone of the apex.
         """
         return DelegationState(
             delegations=tuple(d for a, d in self._delegations.items() if _is_below(a, apex)),
@@ -170,11 +181,12 @@ class DelegationTable:
     # from the control plane: what changes
 
     def commit(self, cut: ZoneCut, below: Iterable[ZoneCut] = (), since: int = 0) -> None:
-        """Put the delegation in force; cuts inside it leave this table."""
+        """Put the delegation in force; delegations inside the cut leave this table."""
         for apex in [a for a in self._delegations if is_within(a, cut.apex)]:
             del self._delegations[apex]
         self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below), since=since)
-        # The new owner decides from here on who joins below it.
+        # The new owner decides about joins below its apex from now on: a reclaimed cut that stayed
+        # here would refuse its node at the wrong parent.
         self._reclaimed = tuple(c for c in self._reclaimed if not _is_below(c.apex, cut.apex))
         self._reclaimed_at = {
             apex: offset
@@ -185,14 +197,14 @@ class DelegationTable:
         self._measure()
 
     def note(self, passage: EpochTransition) -> None:
-        """Topics of the zone go on elsewhere."""
+        """Remember that topics of the zone continue in another journal."""
         self._remember((passage,))
 
     def tell_below(self, apex: str, epoch: int, below: Iterable[ZoneCut]) -> bool:
         """
-        Keep what the child that holds `apex` at `epoch` says of the cuts below it.
+        Store the cuts below the child's zone that the child at `apex` and `epoch` reports.
 
-        True when that is news; an older epoch is refused.
+        Return True if the report changed the table; a report of another epoch is ignored.
         """
         entry = self._delegations.get(apex)
         news = tuple(below)
@@ -204,17 +216,20 @@ class DelegationTable:
         return True
 
     def release(self, apex: str, subtree: DelegationState) -> None:
-        """The child gave the zone back; what it knew of delegations below is ours now."""
+        """
+        End the delegation that the child gave back, and merge the child's delegations below it.
+        """
         del self._delegations[apex]
         self._epochs[apex] += 1
         self._merge(subtree)
 
     def reclaim(self, apex: str, offset: int) -> None:
         """
-        An operator takes the zone from its node; the delegations below it stand, as last told.
+        End the delegation by an operator's command; delegations below it stand, as last reported.
 
-        What the node has of that epoch is remembered as a branch until it has been settled.
-        `offset`: of this zone's journal, which has nothing of the apex between its cut and there.
+        The table remembers the ended epoch as a branch until the branch is settled. `offset`: an
+        offset of this zone's journal; between the cut and this offset the journal has no record of
+        the apex.
         """
         entry = self._delegations[apex]
         self.release(apex, DelegationState(delegations=nest(entry.below)))
@@ -222,21 +237,28 @@ class DelegationTable:
         self._reclaimed_at[apex] = offset
 
     def recall(self, cuts: Iterable[ZoneCut]) -> None:
-        """The table is a copy from before: the parent knows these, at any depth, from later."""
+        """
+        Commit the cuts, of any depth, that the parent knows and this restored copy of the table
+        lacks.
+        """
         for entry in nest(cuts):
             known = self.lookup(entry.cut.apex)
             if known is None and entry.cut.epoch > self.epoch_of(entry.cut.apex):
                 self.commit(entry.cut, entry.below)
 
     def settle(self, apex: str, node: str) -> bool:
-        """The node holds nothing of the zone any more; True when a branch of it was open."""
+        """
+        Forget the node's reclaimed branches of the apex; return True if such a branch was open.
+        """
         left = tuple(cut for cut in self._reclaimed if (cut.apex, cut.node) != (apex, node))
         is_news = left != self._reclaimed
         self._reclaimed = left
         return is_news
 
     def note_renewal(self, apex: str, before: int, after: int) -> None:
-        """The zone, or one below, goes on at the epoch `after`: its node was restored."""
+        """
+        Note that the zone, or a zone below, continues at the epoch `after`: its node was restored.
+        """
         left, entered = (
             LogPosition(JournalId(apex, before), END),
             LogPosition(JournalId(apex, after), 0),
@@ -244,17 +266,24 @@ class DelegationTable:
         self.note(EpochTransition(apex=apex, left=left, entered=entered))
 
     def begin_behind(self, apex: str, before: int, after: int) -> None:
-        """All passages here come behind the part `before` of the zone, which another node had."""
+        """
+        Put the part `before` of the zone, which another node had, ahead of all known transitions.
+        """
         known, self._passages = self._passages, ()
         self.note_renewal(apex, before, after)
         self._remember(known)
 
     def begin_anew(self) -> None:
-        """The zone goes on in another part of its journal, whose offsets begin at 1."""
+        """
+        Reset the offsets of reclaimed apexes: the zone continues in a part whose offsets begin at
+        1.
+        """
         self._reclaimed_at = dict.fromkeys(self._reclaimed_at, 0)
 
     def renumber(self, part: JournalId, epoch: int) -> None:
-        """The zone's own part has another epoch: the passages that lead to it and from it."""
+        """
+        Give the zone's own part another epoch in all transitions that lead to the part or from it.
+        """
 
         def renumbered(place: LogPosition) -> LogPosition:
             return place._replace(part=part._replace(epoch=epoch)) if place.part == part else place
@@ -265,17 +294,17 @@ class DelegationTable:
         )
 
     def take_over(self, subtree: DelegationState) -> None:
-        """This zone comes from another owner: its delegations, and none from an earlier time."""
+        """Replace all delegations by those of the zone's earlier owner, `subtree`."""
         self._forget_delegations()
         self._merge(subtree)
 
     def lose(self) -> None:
-        """This zone is another owner's, and its delegations with it; epochs are remembered."""
+        """Forget the delegations, which are another owner's now; epochs stay remembered."""
         self._forget_delegations()
         self._measure()
 
     def state(self) -> DelegationState:
-        """What must be durable."""
+        """Return the state that must be durable."""
         return DelegationState(
             delegations=tuple(self._delegations.values()),
             epochs=dict(self._epochs),
@@ -285,7 +314,7 @@ class DelegationTable:
         )
 
     def restore(self, state: DelegationState) -> None:
-        """Be as `state` says: what was changed since could not be made durable."""
+        """Return to `state`: the changes since then could not be made durable."""
         self._delegations = {entry.cut.apex: entry for entry in state.delegations}
         self._epochs = dict(state.epochs)
         self._reclaimed = state.reclaimed

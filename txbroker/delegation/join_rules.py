@@ -1,20 +1,21 @@
 """
 What a parent answers to a node that asks for a zone.
 
-The rules, all of them about epochs and never about time:
+All rules compare epochs, never times:
 
-- a node that has what the delegation's epoch stands for, served (`last_epoch`) or confirmed in a
-  handover whose end it missed (`prepared`), keeps the zone at that epoch;
-- a copy of such data, restored, keeps it at an epoch above all that either side has seen: the lives
-  since then have given offsets of the one that it knows;
-- a node that has less (an empty `data`, a copy from before the zone was handed to it last) gets
-  nothing until an operator reclaims the zone: serving it would hide what was acknowledged
-  (contract, starting and stopping);
-- a node that held an epoch which has ended by other means than its own hand-back may have taken
-  messages that nobody else has: a branch that is kept, and settled by command (protocol rule 15);
-- a zone that nobody holds is handed over at an epoch above all that either side has seen.
+- A node keeps the zone at the delegation's epoch if the node has the data of that epoch. The node
+  has served the epoch (`last_epoch`), or confirmed a handover whose end it missed (`prepared`).
+- A node with a restored copy of such data gets an epoch above all that either side has seen. The
+  node's lives since the copy have assigned offsets of the epoch that the copy knows.
+- A node with less data gets no grant until an operator reclaims the zone. Its `data` is empty or
+  older than the last handover of the zone to it. Such a node would hide acknowledged messages
+  (contract, starting and stopping).
+- A node may have held an epoch that ended without the node's own hand-back. Such a node may have
+  accepted messages that no other node has. The node keeps them as a branch, and a command settles
+  the branch (protocol rule 15).
+- A zone without an owner is handed over at an epoch above all that either side has seen.
 
-Deciding changes nothing; whoever acts on an answer stores the table first.
+A decision changes no state; the caller stores the table before it acts on an answer.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from txbroker.model.zone_cut import ZoneCut
 @attrs.frozen(kw_only=True)
 class Applicant:
     """
-    What a node says of itself when it asks for a zone.
+    A node's description of itself in its request for a zone.
 
-    `last_epoch`: of the zone as the node last held it, 0: never. `holds`: it takes itself to hold
-    it still; `fenced`: it was giving it back, and has taken nothing since. `prepared`: epoch of a
-    handover that it has confirmed as durable, and whose end it does not know; 0: none. `restored`:
-    its data is a copy from before.
+    `last_epoch`: the zone's epoch as the node last held it, 0: never. `holds`: the node believes
+    that its grant is still valid. `fenced`: the node had begun a hand-back and has accepted no
+    publish since. `prepared`: the epoch of a handover that the node confirmed as durable and whose
+    end the node does not know; 0: none. `restored`: the node's data is a copy from an earlier time.
     """
 
     node: str
@@ -54,8 +55,9 @@ class Applicant:
 @attrs.frozen(kw_only=True)
 class GrantRenewed:
     """
-    The zone is the applicant's already; nothing moves. `cut` may carry a new address, and for a
-    copy a new epoch. `since`: see `Delegation`.
+    The zone is the applicant's already, and no state moves.
+
+    `cut` may carry a new address, and for a restored copy a new epoch. `since`: see `Delegation`.
     """
 
     cut: ZoneCut
@@ -64,14 +66,14 @@ class GrantRenewed:
 
 @attrs.frozen(kw_only=True)
 class ZoneTransfer:
-    """The zone is served here until now: hand it over at `cut.epoch`."""
+    """This node serves the zone until now and hands it over at `cut.epoch`."""
 
     cut: ZoneCut
 
 
 @attrs.frozen(kw_only=True)
 class ZoneElsewhere:
-    """The zone lies below another cut: ask that node."""
+    """The zone lies below another cut, whose node the applicant must ask."""
 
     cut: ZoneCut
 
@@ -79,9 +81,9 @@ class ZoneElsewhere:
 @attrs.frozen(kw_only=True)
 class JoinRefused:
     """
-    No, and why; one line with the remedy.
+    The parent refuses the zone; `reason` is one line with the remedy.
 
-    `cut_off`: what the node has of this epoch is a branch of its own now; 0: there is none.
+    `cut_off`: the epoch whose records at the node have become a divergent branch; 0: no branch.
     """
 
     reason: str
@@ -89,7 +91,9 @@ class JoinRefused:
 
 
 APEXES = 100_000
-"""Zones whose epochs one table remembers; none is forgotten, so no other one begins."""
+"""
+The most zones whose epochs one table remembers. A table forgets none, so no further zone begins.
+"""
 
 Decision = GrantRenewed | ZoneTransfer | ZoneElsewhere | JoinRefused
 
@@ -105,8 +109,8 @@ def decide(
     """
     Answer a node that asks the owner of `table` for a zone.
 
-    `me` is the zone of the node that is asked, `lineage` are those above it, root first. A copy
-    gets none of the `left_out` epochs above the known ones: they may have been used.
+    `me` is the zone of the asked node; `lineage` are the zones above it, root first. A restored
+    copy skips the `left_out` epochs above the known ones: an earlier life may have used them.
     """
     wrong = _what_is_wrong(table, applicant, lineage, me)
     if wrong is not None:
@@ -165,7 +169,7 @@ def _decide_held(
         epoch = _unused_epoch(table, applicant) + left_out
         return GrantRenewed(cut=attrs.evolve(cut, epoch=epoch, grpc=applicant.grpc), since=since)
     if applicant.last_epoch >= cut.epoch:
-        # More than known here: this table comes from a lost or older disk, the node's does not.
+        # The node knows a later epoch than this table: the table comes from a lost or older disk.
         epoch = applicant.last_epoch
         return GrantRenewed(cut=attrs.evolve(cut, epoch=epoch, grpc=applicant.grpc), since=since)
     if applicant.prepared == cut.epoch:
@@ -188,8 +192,8 @@ def _decide_free(table: DelegationTable, applicant: Applicant, left_out: int) ->
     zone, last = applicant.zone, applicant.last_epoch
     seen = table.epoch_of(zone)
     if applicant.holds and last > seen:
-        # The node holds it by a grant that this table has forgotten (a lost disk): what the
-        # node has is newer than anything here.
+        # The node holds a grant that this table has forgotten (a lost disk): the node's data is
+        # newer than all data here.
         unused = _unused_epoch(table, applicant) + left_out
         epoch = unused if applicant.restored else last
         return GrantRenewed(cut=_cut_for(applicant, epoch), since=last)

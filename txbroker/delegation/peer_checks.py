@@ -1,8 +1,9 @@
 """
-What another node says, before anything of it is used: lengths, numbers, places in the tree.
+Checks all that another node sends before use: lengths, numbers, places in the tree.
 
-A lie is refused whole. One client id of 70,000 bytes stopped the commits of an owner, a cut outside
-a child's zone took the zone of a living sibling, a version of 2^64-1 ended all later joins.
+A check refuses a lie whole (protocol rule 28). Three lies that did harm before: one client id of
+70,000 bytes stopped an owner's commits; a cut outside a child's zone took the zone of a living
+sibling; a version of 2^64-1 ended all later joins.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from txbroker.mqtt.wire.fields import check_levels
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 MOST_TEXT = 65_535
-"""Bytes of any text: the longest that MQTT has."""
+"""The most bytes of any text: the longest string of MQTT."""
 
 MOST_NUMBER = 1 << 62
-"""Every number is below: a counter that starts there has room for as many again."""
+"""The bound of every number: a counter that starts below it has room for as many numbers again."""
 
 AHEAD = 1 << 32
-"""An epoch, a version or an incarnation is at most so far above the one that is known."""
+"""The most that an epoch, a version or an incarnation may lie above the known one."""
 
 ANY = frozenset({"txbroker.v1.Question.Register.sync", "txbroker.v1.SeekRequest.time"})
-"""Numbers without a bound: a name, and a time that a reader looks for."""
+"""Fields without a bound: the name of a sync, and a time that a reader seeks."""
 
 _SHOWN = 60
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
@@ -80,13 +81,13 @@ def check_texts(what: str, texts: Iterable[str]) -> None:
 
 
 def check_near(what: str, number: int, known: int) -> None:
-    """Refuse a number too far above the one that is known; raises `PeerError`."""
+    """Refuse a number that is too far above the known one; raises `PeerError`."""
     if number > known + AHEAD:
         raise PeerError(f"{what}: {number} is more than 2^32 above {known}, which is known")
 
 
 def check_below(apex: str, cuts: Iterable[ZoneCut]) -> None:
-    """Refuse cuts that do not lie strictly below the apex, or twice; raises `PeerError`."""
+    """Refuse cuts that do not lie strictly below the apex, and duplicates; raises `PeerError`."""
     known: set[str] = set()
     for cut in cuts:
         _check_cut(apex, cut)
@@ -97,8 +98,9 @@ def check_below(apex: str, cuts: Iterable[ZoneCut]) -> None:
 
 def check_above(zone: str | None, cuts: Iterable[ZoneCut]) -> None:
     """
-    Refuse zones above `zone` (None: a pure edge's) that are not, or do not lie in one another, the
-    root's first; raises `PeerError`.
+    Refuse a lineage that does not enclose `zone` (None: a pure edge's); raises `PeerError`.
+
+    Each cut must lie within the cut before it, the root's first.
     """
     above: str | None = None
     for cut in cuts:
@@ -112,7 +114,7 @@ def check_above(zone: str | None, cuts: Iterable[ZoneCut]) -> None:
 
 
 def check_ended(zone: str | None, ended: Mapping[str, int]) -> None:
-    """Refuse ends of zones that are not around `zone`, or of the root's; raises `PeerError`."""
+    """Refuse ends of the root zone, and of zones that do not enclose `zone`; raises `PeerError`."""
     for apex in ended:
         _check_inside("", apex)
         if zone is not None:
@@ -121,27 +123,29 @@ def check_ended(zone: str | None, ended: Mapping[str, int]) -> None:
 
 def check_epochs(told: Iterable[tuple[str, int]], known: Callable[[str], int]) -> None:
     """
-    Refuse epochs of zones that are too far above the `known` ones: a zone's next epoch is greater
-    than any that was told. Raises `PeerError`.
+    Refuse epochs of zones that are too far above the `known` ones; raises `PeerError`.
+
+    A zone's next epoch is greater than any that a node reports, so one lie would use up all epochs.
     """
     for apex, epoch in told:
         check_near(f"epoch of zone {_short(apex)}", epoch, known(apex))
 
 
 def epochs_of(subtree: DelegationState) -> list[tuple[str, int]]:
-    """Every epoch that is told with a zone."""
+    """Return every zone and epoch that a subtree names."""
     cuts = [cut for entry in subtree.delegations for cut in (entry.cut, *entry.below)]
     return [*((cut.apex, cut.epoch) for cut in cuts), *subtree.epochs.items()]
 
 
 def check_snapshot(apex: str, snapshot: ZoneSnapshot) -> None:
-    """Check a part of a zone's state on its way to the next owner; raises `PeerError`."""
+    """Check a part of a zone's state during a handover; raises `PeerError`."""
     check_topics(apex, (message.topic for message in snapshot.retained))
     check_topics(apex, snapshot.cleared)
     check_below(apex, snapshot.delegations)
     for interest in snapshot.interests:
         check_name(interest.edge)
-        check_near("incarnation", interest.incarnation, AHEAD)  # seconds since 1970 at the most
+        # an incarnation is at most a number of seconds since 1970
+        check_near("incarnation", interest.incarnation, AHEAD)
         check_filters(interest.filters)
         for topic_filter in interest.filters:
             if not may_match_within(topic_filter, apex):
@@ -150,9 +154,11 @@ def check_snapshot(apex: str, snapshot: ZoneSnapshot) -> None:
 
 def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
     """
-    What a node that gives its zone back may tell of taken publishes: of streams to that zone and to
-    zones below it. It has marks of others, too, which came with the zone and are known better here:
-    no stream to them was ever taken there. That it took a will counts for topics of the zone.
+    Return the marks that a node may report when the node gives its zone back.
+
+    Marks of streams to that zone and to zones below it count. The node also has marks of other
+    zones, which came with its zone. This node knows those marks better: the child never accepted a
+    publish of such streams. A mark of a will counts for topics of the child's zone only.
     """
     found = {}
     for key, sequence in marks.items():
@@ -166,8 +172,9 @@ def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
 
 def check_reached(passages: Iterable[EpochTransition], own: LogPosition) -> None:
     """
-    Refuse passages that lead to or from a place of the own zone that is still to come: sessions
-    would wait there. `own` is the last one. Raises `PeerError`.
+    Refuse transitions that lead to or from a future position of the own zone; raises `PeerError`.
+
+    A session would wait at such a position. `own` is the zone's last position.
     """
     for passage in passages:
         for place in (passage.left, passage.entered):
@@ -178,13 +185,13 @@ def check_reached(passages: Iterable[EpochTransition], own: LogPosition) -> None
 
 
 def check_name(name: str) -> None:
-    """Refuse what no topology file may name a node; raises `PeerError`."""
+    """Refuse a name that no topology file may give to a node; raises `PeerError`."""
     if not name or set(name) & set("/+# ") or not name.isprintable():
         raise PeerError(f"{_short(name)} is no node name; it has no spaces and no / + #")
 
 
 def check_address(address: str) -> None:
-    """Refuse what nobody can dial; raises `PeerError`."""
+    """Refuse an address that no node can dial; raises `PeerError`."""
     if not _ADDRESS.fullmatch(address) or not address.isprintable():
         raise PeerError(f"{_short(address)} is no address; it has a host and a port")
 
@@ -203,8 +210,9 @@ def check_cut(cut: ZoneCut) -> None:
 
 def check_subtree(apex: str, subtree: DelegationState, known: Callable[[str], int]) -> None:
     """
-    Check what comes along with a zone that changes hands; `known`: see `check_epochs`. Raises
-    `PeerError`.
+    Check the delegations that move along with a zone; raises `PeerError`.
+
+    `known`: see `check_epochs`.
     """
     check_below(apex, (entry.cut for entry in subtree.delegations))
     for entry in subtree.delegations:
@@ -222,8 +230,10 @@ def check_passages(
     apex: str, passages: Iterable[EpochTransition], known: Callable[[str], int]
 ) -> None:
     """
-    Refuse passages that have nothing to do with the zone of this apex, or that lead elsewhere than
-    between zones around their topics; `known`: see `check_epochs`. Raises `PeerError`.
+    Refuse transitions that do not touch the zone of this apex; raises `PeerError`.
+
+    Both ends of a transition must lie in zones that enclose its topics. `known`: see
+    `check_epochs`.
     """
     for passage in passages:
         if not passage.concerns(apex):
@@ -239,8 +249,11 @@ def check_part(
     given: JournalId, part: JournalId, before: LogPosition | None, known: Callable[[str], int]
 ) -> None:
     """
-    Refuse a part of a journal that does not come with the zone of `given`, its last part, or that
-    goes on behind one that cannot have led to it; `known`: see `check_epochs`. Raises `PeerError`.
+    Refuse a part of a journal that cannot belong to a zone that is given back; raises `PeerError`.
+
+    `given` is the zone's last part: the part must lie within its zone, and at no later epoch.
+    `before` is the part's predecessor, which must be able to lead to the part. `known`: see
+    `check_epochs`.
     """
     check_parts(given.zone, (part,))
     if part.zone == given.zone and part.epoch > given.epoch:
@@ -251,8 +264,9 @@ def check_part(
 
 def check_predecessor(part: JournalId, before: LogPosition, known: Callable[[str], int]) -> None:
     """
-    Refuse the end of a part that cannot have led to this one; `known`: see `check_epochs`. Raises
-    `PeerError`.
+    Refuse a predecessor that cannot have led to this part; raises `PeerError`.
+
+    `known`: see `check_epochs`.
     """
     zone, epoch = before.part
     if not is_within(part.zone, zone) or (part.zone == zone and part.epoch <= epoch):
@@ -263,7 +277,7 @@ def check_predecessor(part: JournalId, before: LogPosition, known: Callable[[str
 
 
 def check_parts(apex: str, parts: Iterable[JournalId]) -> None:
-    """Refuse parts of journals of zones that are not at or below the apex; raises `PeerError`."""
+    """Refuse journal parts of zones that are not at or below the apex; raises `PeerError`."""
     for zone, epoch in parts:
         if zone != apex:
             _check_inside(apex, zone)
@@ -273,8 +287,9 @@ def check_parts(apex: str, parts: Iterable[JournalId]) -> None:
 
 def check_ended_parts(apex: str, parts: Iterable[JournalId], last: Callable[[str], int]) -> None:
     """
-    Refuse parts of zones below the apex whose epochs are still to come: what will be in them would
-    be taken for what is here. Raises `PeerError`.
+    Refuse parts of zones below the apex at future epochs; raises `PeerError`.
+
+    Otherwise a reader would take the zone's future records for the records of such a part.
     """
     for zone, epoch in parts:
         if zone != apex and epoch > last(zone):
@@ -282,7 +297,7 @@ def check_ended_parts(apex: str, parts: Iterable[JournalId], last: Callable[[str
 
 
 def check_topics(apex: str, topics: Iterable[str]) -> None:
-    """Refuse topics that are none, or lie outside the apex; raises `PeerError`."""
+    """Refuse invalid topics, and topics outside the apex; raises `PeerError`."""
     for topic in topics:
         _check_name(topic, validate_topic_name)
         if not is_within(topic, apex):
@@ -290,7 +305,7 @@ def check_topics(apex: str, topics: Iterable[str]) -> None:
 
 
 def check_records(apex: str, stored: StoredRecords) -> None:
-    """Refuse records of topics that are not the zone's; raises `PeerError`."""
+    """Refuse records whose topics are not the zone's; raises `PeerError`."""
     if apex:
         is_lie = len(stored.find((f"{apex}/#",), 0, len(stored))) < len(stored)
     else:
@@ -300,7 +315,7 @@ def check_records(apex: str, stored: StoredRecords) -> None:
 
 
 def check_filters(filters: Iterable[str]) -> None:
-    """Refuse filters that are none; raises `PeerError`."""
+    """Refuse invalid filters; raises `PeerError`."""
     for topic_filter in filters:
         _check_name(topic_filter, validate_topic_filter)
 

@@ -1,10 +1,14 @@
 """
-What moves when a zone changes hands, in parts, and where it waits until the new owner opens.
+The state that moves when a zone changes hands, in parts, and its holder until the new owner opens.
 
-Order of the steps (protocol rule 12): the bulk of the retained messages is copied while the old
-owner serves on (`Outgoing.bulk`); then the fence, one moment at one offset for publishes, interests
-and marks alike, and with it the rest (`Outgoing.rest`); the new owner has it all (`ReceivedZone`);
-the parent commits; the new owner opens.
+The order of the steps is protocol rule 12:
+
+1. The old owner copies the bulk of the retained messages and serves on (`HandoverSource.bulk`).
+2. The old owner fences: one moment at one offset for publishes, interests and marks.
+3. The old owner sends the rest (`HandoverSource.rest`).
+4. The new owner has the complete state (`ReceivedZone`) and makes the state durable.
+5. The parent commits.
+6. The new owner opens the zone.
 """
 
 from __future__ import annotations
@@ -17,25 +21,27 @@ from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message, WillId
 
 PART_BYTES = 1024 * 1024
-"""A part of a snapshot ends when it holds this much; well below gRPC's message limit."""
+"""Bytes after which a part of a snapshot ends; well below gRPC's message limit."""
 
 MarkKey = tuple[str, int, str, int]
-"""(edge, incarnation, zone, stream): what a duplicate mark belongs to."""
+"""(edge, incarnation, zone, stream): the publish stream of a duplicate mark."""
 
 _WILL = "will/"  # no node's name has a slash
 
 
 def mark_of_will(will: WillId, apex: str = "") -> MarkKey:
     """
-    What says that a will was taken: a stream of it alone. `apex`: another node says so, of a zone
-    that it gave back, and it counts for topics of that one.
+    Return the key of the mark that an accepted will leaves: a publish stream for this will alone.
+
+    `apex`: the zone that another node gave back with this mark; the mark counts for topics of that
+    zone. Empty: the mark counts for all topics.
     """
     name, life, number = will
     return _WILL + name, life, apex, number
 
 
 def will_of_mark(key: MarkKey) -> WillId | None:
-    """The mirror of `mark_of_will`; None for other streams."""
+    """Return the will of a mark's key, the inverse of `mark_of_will`; None for other streams."""
     name, life, _, number = key
     return (name.removeprefix(_WILL), life, number) if name.startswith(_WILL) else None
 
@@ -51,7 +57,11 @@ class EdgeInterest:
 
 @attrs.frozen(kw_only=True)
 class ZoneSnapshot:
-    """One part; every field may be empty. `cleared` are topics whose retained message went."""
+    """
+    One part of a snapshot; each field may be empty.
+
+    `cleared`: topics whose retained message was removed since an earlier part.
+    """
 
     retained: tuple[Message, ...] = ()
     cleared: tuple[str, ...] = ()
@@ -61,7 +71,7 @@ class ZoneSnapshot:
 
 
 def in_parts(messages: Iterable[Message]) -> Iterator[ZoneSnapshot]:
-    """Retained messages, cut into snapshots of about `PART_BYTES`."""
+    """Yield retained messages in snapshots of about `PART_BYTES`."""
     part: list[Message] = []
     size = 0
     for message in messages:
@@ -76,10 +86,10 @@ def in_parts(messages: Iterable[Message]) -> Iterator[ZoneSnapshot]:
 
 class ReceivedZone:
     """
-    A zone's state on the new owner's side, until it opens.
+    A zone's state at the new owner, until the zone opens.
 
-    `predecessor` is where the earlier owner's journal ends: its zone, epoch and last offset
-    (protocol rule 7).
+    `predecessor`: the end of the earlier owner's journal as zone, epoch and last offset (protocol
+    rule 7).
     """
 
     def __init__(self) -> None:
@@ -90,7 +100,7 @@ class ReceivedZone:
         self.predecessor: tuple[str, int, int] | None = None
 
     def take(self, part: ZoneSnapshot) -> None:
-        """Add a part; a later one overrides an earlier one."""
+        """Add a part; a later part overrides an earlier part."""
         for message in part.retained:
             self.retained[message.topic] = message
         for topic in part.cleared:

@@ -1,4 +1,4 @@
-"""SHELL: the nodes that have joined here, and whether a name is another living node's already."""
+"""SHELL: the nodes that have joined here, and the check for two living nodes of one name."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply
 
 SIGN_OF_LIFE = 2.5 * ALIVE_EVERY
-"""Seconds in which a child that lives has said something."""
+"""Seconds within which a living child has sent a message."""
 
 
 NEWS = JoinReply()
-"""In the outbox of a child: there are news of members."""
+"""Entry of a child's outbox: the member list has news."""
 
 
 class Child:
     """
-    A node that has joined here: its stream's outbox.
+    A node that has joined here, with the outbox of its stream.
 
-    `told` is the change of the members up to which it knows them; `is_complete` once it knows that
-    this was all. News of members are not queued: it is told what is new when it can take it.
-    `life`: of which process of which data folder the stream is; `signs` is set with each thing that
-    it says.
+    `told` is the last change of the member list that the child knows. `is_complete`: the child
+    knows that the list was complete. News of members are not queued: the stream computes them when
+    the child can receive them.
+
+    `life` names the process and data folder of the stream; each message of the child sets `signs`.
     """
 
     def __init__(self, announce: control_pb2.Announce, epoch: int) -> None:
@@ -45,20 +46,24 @@ class Child:
         self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
 
     def tell(self, reply: JoinReply | None) -> None:
-        """Send it to the child; None ends its stream. A child that takes nothing is cut off."""
+        """
+        Queue a reply to the child; None ends its stream. A child with a full outbox is cut off.
+        """
         while self.outbox.full():
             self.outbox.get_nowait()
             reply = None
         self.outbox.put_nowait(reply)
 
     def wake(self) -> None:
-        """There may be news of members."""
+        """Queue the mark `NEWS`: the member list may have news."""
         if not self._has_news and not self.outbox.full():
             self._has_news = True
             self.outbox.put_nowait(NEWS)
 
     def members(self, members: Members) -> JoinReply | None:
-        """Members that it does not know; some of them, if there are many."""
+        """
+        Return members that the child does not know, or the first of many; None if it knows all.
+        """
         self._has_news = False
         news, told = members.news_since(self.told, self)
         is_last = members.is_told(told)
@@ -70,7 +75,9 @@ class Child:
         return JoinReply(members=members_to_wire(news, complete=is_complete)) if is_news else None
 
     async def shows_life(self) -> bool:
-        """Whether the child says anything on its stream soon, as it does each second."""
+        """
+        True if the child soon sends a message on its stream, as a living child does each second.
+        """
         self.signs.clear()
         try:
             await asyncio.wait_for(self.signs.wait(), SIGN_OF_LIFE)
@@ -83,14 +90,14 @@ async def other_life(
     announce: control_pb2.Announce, before: Child | None, members: Members, channels: Channels
 ) -> str | None:
     """
-    Where another process of the announcer's name lives, here (`before`) or in another branch; None:
-    nowhere.
+    Return the address of another living process with the announcer's name; None if none is found.
 
-    Its own predecessor is dead: whoever has the address now has taken it over.
+    The other process may have joined here (`before`) or in another branch. The announcer's own
+    predecessor is dead: the announcer has its address now.
     """
     life = (announce.identity, announce.life)
     if not announce.life:
-        return None  # an older node, which says nothing of it
+        return None  # an older node does not report its life
     is_elsewhere = before is not None and before.grpc != announce.grpc and before.life != life
     if before is not None and is_elsewhere and await before.shows_life():
         return before.grpc
@@ -107,7 +114,7 @@ async def other_life(
 
 
 def who_to_wire(standing: NodeGrant) -> control_pb2.Who:
-    """Who this node is."""
+    """Return this node's name, zone, identity and life."""
     return control_pb2.Who(
         node=standing.node,
         owns_zone=standing.zone is not None,

@@ -1,8 +1,9 @@
 """
-SHELL: a root whose data is a copy, and the one that it was copied from, which lives.
+SHELL: a root whose data is a copy looks for the root that the data was copied from.
 
-A copied child is refused by its parent. A copied root has none: it would serve its zone a second
-time, at the same epoch, and adopt the children. So it looks for the other one before it serves.
+A parent refuses a copied child. A copied root has no parent to refuse the copy: the root would
+serve its zone twice, at the same epoch, and adopt the children. So a copied root looks for its twin
+before the zone is served.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from txbroker.rpc.channels import Channels
 from txbroker.v1 import control_pb2
 
 PATIENCE = 2.0
-"""Seconds in which a node that lives says so."""
+"""Seconds in which a living node must answer."""
 
 
 async def living_twin(
     standing: NodeGrant, channels: Channels, addresses: Iterable[str]
 ) -> str | None:
     """
-    Where another process with this node's data lives: at one of the addresses, or where one of the
-    children has its parent; None: nowhere that anybody knows.
+    Return the address of another living process with this node's data, or None.
+
+    The search asks each of `addresses`, and the parent address that each child names. None: no
+    asked address has such a process.
     """
     known = {address for address in addresses if address != standing.grpc}
     told = await asyncio.gather(
@@ -43,7 +46,7 @@ async def living_twin(
 
 
 def is_twin(standing: NodeGrant, who: control_pb2.Who) -> bool:
-    """True if that is another process with the data of this node, or with a copy of them."""
+    """True if `who` is another process with this node's data or with a copy of the data."""
     is_same = (who.node, who.identity) == (standing.node, standing.identity)
     return is_same and who.life != standing.life
 

@@ -1,10 +1,11 @@
 """
 SHELL: the branch of a node whose zone was reclaimed: shown, replayed or dropped by command.
 
-The branch is what the node took at an epoch that its parent has ended without it: a part of a
-journal like others. Sessions that had not passed it, anywhere, have set it aside; when the node has
-its zone again they find the part there, and read on from where they were (protocol rule 15). So a
-replay brings each session what it misses, once, and to drop the branch is to delete the part.
+A branch is a part of a journal: the records that the node accepted at an epoch that its parent
+ended without it. Sessions on any node that had not read past the branch have set its cursor aside.
+When the node has its zone again, these sessions find the part and continue at their cursors
+(protocol rule 15). So a replay delivers to each session the missed records once. Dropping the
+branch deletes the part.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ from txbroker.v1 import control_pb2
 log = get_logger()
 
 AT_ONCE = 500
-"""Records that are worked through before others have their turn."""
+"""Records after which a scan yields to other work."""
 
 TOPICS = 1_000
-"""Topics that are told of one by one."""
+"""The most topics that a report lists one by one."""
 
 
 class DivergentError(Exception):
-    """There is nothing that could be done so; one line why. Nothing has changed."""
+    """The command cannot be done; one line with the reason. No state has changed."""
 
 
 class DivergentBranch:
     """
-    `on_settled` is called when the node may ask for its zone again; `now`: what the node has lived.
+    The commands on the node's branch.
+
+    `on_settled` runs when the node may ask for its zone again; `now` returns the node's lived time.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class DivergentBranch:
         self._lock = asyncio.Lock()
 
     def held(self) -> set[JournalId]:
-        """Parts of the journal that have to be kept whole, as sessions may yet come for them."""
+        """Return the journal parts that retention must not trim: sessions may still read them."""
         held = {} if self._branch is None else {self._branch: None}
         until = self._now() - int(self._retention.policy.session_age * SECOND)
         for name, value in list(self._table.items()):
@@ -78,7 +81,7 @@ class DivergentBranch:
     # from operators
 
     async def look(self, zone: str) -> control_pb2.DivergentReply:
-        """What the branch has that some edge may not have; raises `DivergentError`."""
+        """Return the branch's messages that some edge may lack; raises `DivergentError`."""
         async with self._lock:
             branch = self._branch_of(zone)
             reply = control_pb2.DivergentReply(done=True, epoch=branch.epoch)
@@ -97,7 +100,11 @@ class DivergentBranch:
             return reply
 
     async def replay(self, zone: str) -> control_pb2.DivergentReply:
-        """Let sessions have what they miss of it; raises `DivergentError`, `StoreError`."""
+        """
+        Let sessions read the records of the branch that they miss.
+
+        Raises `DivergentError`, `StoreError`.
+        """
         async with self._lock:
             branch = self._branch_of(zone)
             self._table.put(f"{branch.epoch} {zone}".encode(), self._now().to_bytes(8))
@@ -107,7 +114,7 @@ class DivergentBranch:
             return control_pb2.DivergentReply(done=True, epoch=branch.epoch)
 
     async def drop(self, zone: str) -> control_pb2.DivergentReply:
-        """Give the branch up; raises `DivergentError`, `StoreError`."""
+        """Delete the branch; raises `DivergentError`, `StoreError`."""
         async with self._lock:
             branch = self._branch_of(zone)
             if branch in self._disk.journals.parts:
@@ -144,7 +151,7 @@ class DivergentBranch:
 
 
 def _above(part: JournalPart, offset: int) -> Iterator[tuple[Message, int]]:
-    """The messages of QoS 1 and 2 above an offset, with the time of each in UTC microseconds."""
+    """Yield messages of QoS 1 and 2 above an offset, each with its time in UTC microseconds."""
     try:
         for batch in part.log.batches(offset):
             for record in decode_records(batch):

@@ -1,8 +1,8 @@
 """
-SHELL: this node as a pure edge that goes for good (`txbroker retire`).
+SHELL: this node as a pure edge that leaves for good (`txbroker retire`).
 
-There is no zone to give back. All else that others need of the node goes as with a zone's node (see
-`departure`): sessions to the parent. Then the parent hears, durably, that the node is no member.
+A pure edge has no zone to give back. `NodeRetirement` moves its other state as for a zone's node:
+the sessions go to the parent. Then the parent records durably that the node is no member.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ log = get_logger()
 
 
 class EdgeRetirement:
-    """One withdrawal; `run` it once. `children` are the nodes that have joined this one."""
+    """
+    One retirement of a pure edge; call `run` once. `children` are the nodes that have joined it.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class EdgeRetirement:
         self._children = children
 
     async def run(self) -> None:
-        """Nothing is here that others need when this returns; raises `RetireError`."""
+        """Move all state that other nodes need, and leave the members; raises `RetireError`."""
         standing = self._standing
         assert standing.parent is not None, "a pure edge has a parent"
         parent = self._channels.stub(standing.parent)

@@ -1,8 +1,8 @@
 """
-SHELL: changes of the standing that are made durable together.
+SHELL: saves several changes of the node grant together.
 
-What a child says of cuts far below decides nothing, and the child says it again to a node that has
-started anew. So it waits for what comes next, where there is much to write.
+A child's report of cuts far below decides nothing, and the child repeats the report to a parent
+that restarted. So such a report may wait for the next save, where the grant is large.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 REST = 10
-"""Times as long as a save has taken the next one waits, at least."""
+"""The pause between two saves is at least this multiple of the last save's duration."""
 
 
 class GrantSaver:
-    """Saves `standing` soon: now where the last save is long past."""
+    """Saves the node grant soon: at once if the last save is long past."""
 
     def __init__(self, standing: NodeGrant, tasks: Tasks) -> None:
         self._standing = standing
@@ -31,7 +31,10 @@ class GrantSaver:
         self._is_waiting = False
 
     def save_soon(self) -> None:
-        """Make durable what has changed; raises `StoreError` where that is tried now."""
+        """
+        Make the changes durable, now or after the pause; raises `StoreError` if the save of now
+        fails.
+        """
         if self._is_waiting:
             return
         wait = self._due - time.monotonic()

@@ -1,11 +1,12 @@
 """
 SHELL: this node as a child that gives its zone back to its parent (`txbroker retire`).
 
-The journal goes first, as it is, while the zone is served; then all else that others need of the
-node (`departure`). Then the steps are those of a join the other way round: bulk copy, fence, rest,
-and the parent commits.
-From the fence on only the parent knows how it ends (protocol rule 12), so it is asked until it
-answers, and a node that dies meanwhile asks when it starts again.
+The child copies the stored journal first and serves the zone meanwhile. `NodeRetirement` then moves
+everything else that other nodes need of the child. The remaining steps are those of a join in the
+other direction: bulk copy, fence, rest, and the parent's commit.
+
+From the fence on only the parent knows the outcome (protocol rule 12). So the child asks the parent
+until the parent answers, and a child that dies meanwhile asks at its next start.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ log = get_logger()
 
 class HandBackChild:
     """
-    One hand-back; `run` it once. `ownership` is the node's lock on all that changes who owns what,
-    `router` the one on what is asked of the parent.
+    One hand-back; call `run` once.
+
+    `ownership` is the node's lock on all changes of ownership, `router` the lock on requests to the
+    parent.
     """
 
     def __init__(
@@ -74,7 +77,9 @@ class HandBackChild:
         self._is_fenced = False
 
     async def run(self) -> None:
-        """The zone is the parent's when this returns; raises `RetireError`."""
+        """
+        Give the zone to the parent and return after the parent's commit; raises `RetireError`.
+        """
         parent = self._standing.parent
         assert parent is not None, "the root does not retire"
         call = open_stream(_parent_stub(self._channels, self._standing).HandBack)
@@ -82,7 +87,7 @@ class HandBackChild:
         try:
             await self._copy_journal(call)
             await self._leave(call)
-            # What edges have inherited here and not claimed yet would not go along.
+            # Publishes that edges inherited here and have not claimed yet would not move along.
             apex, subtrees = self._authority.apex, self._authority.subtrees
             await wait_until(lambda: not subtrees.awaits_claims(apex), CLAIM_WAIT)
             async with self._router, self._ownership:
@@ -113,7 +118,9 @@ class HandBackChild:
         await self._sender.copy(call, {JournalId(part.zone, part.epoch) for part in ready.have})
 
     async def _leave(self, call: Any) -> None:
-        """Until nothing is here that others need but the zone; the parent hears of us meanwhile."""
+        """
+        Move everything else that other nodes need of this node, and show the parent signs of life.
+        """
         leaving = asyncio.ensure_future(self._departure.clear(self._standing.lineage[-1].node))
         try:
             while not (await asyncio.wait({leaving}, timeout=ALIVE_EVERY))[0]:
@@ -143,7 +150,7 @@ class HandBackChild:
         self._complete(outgoing)
 
     async def _copy(self, outgoing: HandoverSource, call: Any) -> bool:
-        """Whether the parent said that it has committed."""
+        """Copy the zone to the parent; return True if the parent reported its commit."""
         authority = self._authority
         for part in outgoing.bulk():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
@@ -165,7 +172,7 @@ class HandBackChild:
         return reply is not None and bool(reply.HasField("committed"))
 
     async def _has_ended(self) -> bool:
-        """Whether the parent, which may be another one by now, has taken the zone."""
+        """True if the parent, possibly another node by now, has committed the hand-back."""
         cut = self._standing.cut
         request = control_pb2.OutcomeRequest(node=cut.node, zone=cut.apex, epoch=cut.epoch)
         log.warning("handback.in_doubt", zone=cut.apex, parent=self._standing.parent)
@@ -184,7 +191,7 @@ class HandBackChild:
         try:
             self._standing.set_fenced(False)
         except StoreError as error:
-            # The next life asks the parent first, which renews the grant.
+            # The next life asks the parent before it serves, and the parent renews the grant.
             log.error("state.unsaved", reason=str(error))
         self._turn.end()
 
@@ -193,7 +200,7 @@ class HandBackChild:
         try:
             self._standing.lose()
         except StoreError as error:
-            # The next life asks the parent first, which then hands the zone over.
+            # The next life asks the parent before it serves, and the parent hands the zone over.
             log.error("state.unsaved", reason=str(error))
         self._authority.subtrees.complete(outgoing)
         self._turn.end()

@@ -1,9 +1,9 @@
 """
 SHELL: this node as a parent that takes a zone back from its child.
 
-First the journal, as it is, while the child serves on; then, while nothing else of the zone changes
-hands, the rest. All of it is durable here before the commit, and the commit on disk is what decides
-(protocol rule 12).
+The parent copies the journal first, while the child serves on. The rest follows under the ownership
+lock, so no other zone changes hands meanwhile. All of the zone is durable here before the commit,
+and the commit on disk decides (protocol rule 12).
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ HandBackContext = grpc.aio.ServicerContext[HandBackRequest, HandBackReply]
 
 class HandBackParent:
     """
-    The parent's half of a hand-back; `ownership` is the node's lock on all that changes who owns
-    what. `holding` None: the node owns no zone, and takes nothing back.
+    The parent's half of a hand-back.
+
+    `ownership` is the node's lock on all changes of ownership. `holding` is None if the node owns
+    no zone: such a node takes no zone back.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class HandBackParent:
     # from the servicer
 
     async def hand_back(self, context: HandBackContext) -> None:
-        """A child gives its zone back."""
+        """Serve the call of a child that gives its zone back."""
         try:
             first = await read(context, HANDOVER_STEP)
         except PeerError as error:
@@ -130,9 +132,10 @@ class HandBackParent:
 
     async def outcome(self, request: OutcomeRequest) -> OutcomeReply:
         """
-        What became of a child's hand-back.
+        Return the outcome of a child's hand-back.
 
-        The answer binds: it waits for a hand-back that is under way, which may yet commit.
+        The answer is binding: a hand-back under way may yet commit, so the answer waits for its
+        end.
         """
         async with self._ownership:
             if not self._is_serving():
@@ -146,7 +149,7 @@ class HandBackParent:
             return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
 
     def journal_of(self, begin: HandBackBegin, arriving: StagedJournal) -> JournalReceiver:
-        """What takes the child's journal."""
+        """Return the receiver of the child's journal."""
         given = JournalId(begin.zone, begin.epoch)
         return JournalReceiver(
             arriving,
@@ -187,7 +190,8 @@ class HandBackParent:
                 arrived, end = await self._take_rest(begin, journal, context)
                 await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
                 arriving.close()
-                # Where the child goes nobody counts on it any more; should it stay, it says so.
+                # A leaving child is no member, and no node relies on it any more. A child that
+                # stays after a failed hand-back announces itself again.
                 self._members.remove(begin.node)
                 await receive(self._standing, arrived)
                 await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
@@ -218,7 +222,8 @@ class HandBackParent:
         self, begin: HandBackBegin, journal: JournalReceiver, context: HandBackContext
     ) -> tuple[StagedZone, int]:
         """
-        What came meanwhile, and the state of the zone. With it the last offset of the child's part.
+        Receive the rest of the journal and the zone's state; return the last offset of the child's
+        part too.
         """
         refusal = self._refusal(begin)
         if refusal is not None:
@@ -237,7 +242,7 @@ class HandBackParent:
         check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
         check_reached(subtree.passages, self._last_place())
         incoming.marks = marks_within(begin.zone, incoming.marks)
-        # The passages of zones around it are known here: the child has them from this node.
+        # This node already knows the transitions of the zones around: the child has them from here.
         passages = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
         arrived = StagedZone(
             apex=begin.zone,
@@ -249,7 +254,9 @@ class HandBackParent:
         return arrived, request.fence.offset
 
     def _known_epochs(self, subtree: DelegationState) -> Callable[[str], int]:
-        """The last epoch of each zone, as this node knows it or the child says."""
+        """
+        Return a lookup of each zone's last epoch, known to this node or reported by the child.
+        """
         told: dict[str, int] = {}
         for apex, epoch in epochs_of(subtree):
             told[apex] = max(told.get(apex, 0), epoch)
@@ -271,7 +278,7 @@ class HandBackParent:
         )
 
     async def _serve(self, begin: HandBackBegin, context: HandBackContext) -> None:
-        """It is committed, whatever happens now."""
+        """Serve the zone after the commit; no failure from here on undoes the commit."""
         assert self._authority is not None and self._holding is not None
         self._holding.absorb()
         self._authority.subtrees.hold(begin.zone)
@@ -288,7 +295,7 @@ class HandBackParent:
 
 
 async def _next(context: HandBackContext, *, may_wait: bool = False) -> HandBackRequest:
-    """The next request; only a child that `may_wait` shows that it is alive, and no more."""
+    """Return the next request; skip signs of life of a child that `may_wait`."""
     while True:
         request: HandBackRequest | None = await read(context, HANDOVER_STEP)
         if request is None:
@@ -296,5 +303,6 @@ async def _next(context: HandBackContext, *, may_wait: bool = False) -> HandBack
         if not request.HasField("alive"):
             return request
         if not may_wait:
-            # Nothing else changes hands meanwhile, here and at the nodes below.
+            # The ownership lock is held: a child that idles would block every other change of
+            # ownership, here and at the nodes below.
             raise PeerError("a hand-back does not wait behind its journal")

@@ -1,8 +1,9 @@
 """
-SHELL: this node as a child: joins its parent for ever, takes its zone over, gives it back.
+SHELL: this node as a child: joins its parent for ever, receives its zone, gives the zone back.
 
-A node that held its zone before serves it without asking; joining only shows it alive and brings
-news. A node that never held it serves nothing before the first grant.
+A node that held its zone before serves the zone without a new grant; the join stream only shows
+signs of life and brings news. A node that never held its zone serves nothing before the first
+grant.
 """
 
 from __future__ import annotations
@@ -66,17 +67,20 @@ from txbroker.v1.control_pb2 import JoinRequest
 log = get_logger()
 
 MOVES_AT_ONCE = 20
-"""Referrals to another parent that are followed without a pause; each is one level deeper."""
+"""Referrals to another parent that a join follows without a pause; each leads one level deeper."""
 
 
 CUT_PAUSE = 0.0001
-"""Seconds between two lists of the cuts below, for each of them: the parent reads all of them."""
+"""
+Seconds between two reports of the cuts below, per cut: the parent reads every cut of a report.
+"""
 
 
 class JoinClient:
     """
-    The child's half of join and hand-back; `ownership` is the node's lock on all that changes who
-    owns what below it.
+    The child's half of join and hand-back.
+
+    `ownership`: the node's lock on all changes of ownership below this node.
     """
 
     def __init__(
@@ -114,13 +118,13 @@ class JoinClient:
         self._is_retiring = False
         self._unsaved = ""
         self._stranger = ("", "")
-        # The parent's name, life and address, while its stream is up: it may be another one than
-        # the one that the standing names since.
+        # The parent's name, life and address while the join stream is up. The node grant may name
+        # another parent since.
         self._joined_to = ("", "", "")
         self._is_handing_back = False
-        self._silent_since: float | None = None  # since when the parent has not answered
-        # What is asked of the parent is asked one after the other: an announcement from before a
-        # hand-back, answered after it, would read as a claim to what has been given away.
+        self._silent_since: float | None = None  # the time at which the parent's silence began
+        # Requests to the parent are serialized. Otherwise the parent could answer an announcement
+        # after the hand-back that followed, and read it as a claim to the zone.
         self._router = asyncio.Lock()
         self._again = asyncio.Event()
         standing.when_changed(self._news.set)
@@ -129,7 +133,7 @@ class JoinClient:
     # from the node
 
     async def run(self) -> None:
-        """Join, and again whenever the stream ends; for ever."""
+        """Join the parent, and join again whenever the stream ends; for ever."""
         pause, moves, is_first = FIRST_PAUSE, 0, True
         while not self._is_retiring:
             parent = self._standing.parent
@@ -165,10 +169,10 @@ class JoinClient:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     def adopt(self, request: control_pb2.AdoptRequest) -> control_pb2.AdoptReply:
-        """Another node says that it is the parent now."""
+        """Answer another node that claims to be the parent now."""
         node, life, address = self._joined_to
         if node == request.parent.node and life and request.who.life not in ("", life):
-            # The parent lives, and this is a copy of it.
+            # The real parent lives, and the caller is a copy of it.
             return control_pb2.AdoptReply(accepted=False, other=address)
         return control_pb2.AdoptReply(accepted=self._may_adopt(request))
 
@@ -185,15 +189,17 @@ class JoinClient:
             return False
         if standing.is_outdated(parent):
             return False
-        # It may know an epoch of ours that is out of date, where it has taken over from a parent
-        # that could not tell it any more.
+        # The new parent may know an outdated epoch of this zone. The old parent could not report a
+        # later one before it was replaced.
         above = standing.lineage[-1] if standing.lineage else None
         is_over = above is not None and ended.get(above.apex, 0) > above.epoch
         if request.epoch != standing.epoch and not is_over:
             return False
         joined = self._joined_to[0]
         if joined not in ("", parent.node) and not is_over:
-            return False  # the parent lives, and would say so itself; a stranger says it as well
+            # the joined parent lives and would announce a change itself; a stranger could call as
+            # well
+            return False
         if standing.parent != request.parent.grpc:
             try:
                 standing.move(parent, request.who.identity, ended)
@@ -205,16 +211,16 @@ class JoinClient:
         return True
 
     def join_again(self) -> None:
-        """Whatever is under way, ask the parent now."""
+        """Ask the parent now, even if a request is under way."""
         self._again.set()
         self._news.set()
 
     async def hand_back(self, zone: str, epoch: int) -> None:
         """
-        Give the zone back to the parent; raises `RetireError`, and then nothing has changed.
+        Give the zone back to the parent; raises `RetireError`, and then no state has changed.
 
-        `zone` and `epoch` are those that whoever asked has seen. A pure edge has none to give, and
-        goes all the same.
+        `zone` and `epoch` are the values that the caller has seen. A pure edge has no zone to give
+        back and retires all the same.
         """
         if self._is_handing_back:
             raise RetireError("the node is retiring already")
@@ -253,8 +259,10 @@ class JoinClient:
 
     def _look_above(self) -> None:
         """
-        The parent does not answer. Where it may be gone for good, the nodes above it know: it was
-        forgotten, or this node has nothing that could be known of, so that nobody calls it.
+        Ask the nodes above a silent parent, if the parent may be gone for good.
+
+        A parent may be gone if it was forgotten. A node that owns no epoch yet asks as well: no
+        parent knows such a node, so no new parent would call it.
         """
         standing, now = self._standing, asyncio.get_running_loop().time()
         if self._silent_since is None:
@@ -273,7 +281,9 @@ class JoinClient:
             tell_repeated(log.warning, "parent.lost", kind=above, address=above)
 
     async def _join(self, parent: str) -> str:
-        """One join stream; returns why it ended: moved, refused, lost, retired."""
+        """
+        Run one join stream; return the reason of its end: moved, refused, lost, strange, retired.
+        """
         known = self._standing.known_parent
         stub = self._channels.stub(parent, "" if known is None else known.node)
         call = open_stream(stub.Join)
@@ -288,7 +298,11 @@ class JoinClient:
             call.cancel()
 
     async def _ask(self, call: Any, parent: str) -> str:
-        """From the announcement to the answer; why the stream ended, or "" when it goes on."""
+        """
+        Run the stream from the announcement to the answer.
+
+        Return the reason of the stream's end, or "" if the stream stays open.
+        """
         await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
         incoming = ReceivedZone()
         while True:
@@ -318,21 +332,23 @@ class JoinClient:
 
     def _is_strange(self, reply: control_pb2.JoinReply) -> bool:
         """
-        Whether another node than the parent says this. A node of the parent's name and zone that
-        has lost its data is the parent still.
+        True if another node than the parent sent this reply.
+
+        A node with the parent's name and zone is still the parent, even if its data was lost.
         """
         known = self._standing.known_parent
         if known is None or not known.identity or known.identity == reply.who.identity:
             return False
         if reply.WhichOneof("kind") not in ("granted", "refused", "moved"):
-            return False  # nothing that decides
-        if not reply.HasField("who"):  # an older node, which says who it is only with a grant
+            return False  # such a reply decides nothing
+        if not reply.HasField("who"):  # an older node names itself only with a grant
             lineage = reply.granted.lineage
             return not lineage or (lineage[-1].node, lineage[-1].apex) != (known.node, known.zone)
         return (reply.who.node, reply.who.zone) != (known.node, known.zone)
 
     def _say_stranger(self, parent: str, peer: str) -> None:
-        # It is asked again each second: the parent may come back there, or call us.
+        # The stranger is asked again each second: the parent may come back there, or call this
+        # node. The log has each stranger once.
         if self._stranger != (parent, peer):
             self._stranger = (parent, peer)
             log.warning(
@@ -356,7 +372,8 @@ class JoinClient:
         )
 
     async def _receive(self, incoming: ReceivedZone, fence: control_pb2.Fence) -> None:
-        # Durable before the parent hears of it: it may commit, and then this is all there is.
+        # The zone's state must be durable before the parent hears of it: after the parent's commit
+        # no other node has that state.
         standing = self._standing
         subtree = subtree_from_wire(fence.subtree)
         check_subtree(standing.cut.apex, subtree, standing.known_epoch)
@@ -415,22 +432,25 @@ class JoinClient:
         log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
 
     def _lineage(self, told: Iterable[types_pb2.Cut]) -> list[ZoneCut]:
-        """The zones above, as the parent says; raises `PeerError`."""
+        """Return the zones above as the parent reports them; raises `PeerError`."""
         lineage = [cut_from_wire(cut) for cut in told]
         check_above(self._standing.zone, lineage)
         check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._standing.known_epoch)
         return lineage
 
     def _ended(self, told: Iterable[types_pb2.Gone]) -> dict[str, int]:
-        """The ends of zones around this node's, as another node says; raises `PeerError`."""
+        """
+        Return the ends of zones around this node's, as another node reports them; raises
+        `PeerError`.
+        """
         ended = ended_from_wire(told)
         check_ended(self._standing.zone, ended)
         check_epochs(ended.items(), self._standing.known_epoch)
         return ended
 
     def _say_unsaved(self, error: StoreError) -> None:
-        # A full disk, say: what could not be saved has not happened. It is tried again each second,
-        # and told once.
+        # A change that was not saved (a full disk, say) has not happened. The join is tried again
+        # each second, and logged once.
         if str(error) != self._unsaved:
             self._unsaved = str(error)
             log.error("state.unsaved", reason=self._unsaved)
@@ -441,7 +461,9 @@ class JoinClient:
         log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
 
     async def _stay(self, call: Any) -> str:
-        """Show signs of life and take news until the stream ends."""
+        """
+        Send signs of life and receive news until the stream ends; return the reason of the end.
+        """
         talker = asyncio.ensure_future(self._talk_to_the_end(call))
         try:
             while True:
@@ -486,7 +508,7 @@ class JoinClient:
         try:
             await self._talk(call)
         except STREAM_ERRORS:
-            pass  # whoever reads the stream sees its end, too
+            pass  # the reader of the stream sees its end, too
 
     async def _talk(self, call: Any) -> None:
         told_members = 0
@@ -518,7 +540,7 @@ class JoinClient:
 
 
 def _granted_by(standing: NodeGrant) -> control_pb2.PartRef | None:
-    """The zone of the last parent, at the epoch that it had when it said so last."""
+    """Return the last parent's zone at the epoch that the parent last reported."""
     if not standing.lineage:
         return None
     parent = standing.lineage[-1]

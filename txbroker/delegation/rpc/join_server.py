@@ -1,9 +1,10 @@
 """
-SHELL: this node as a parent: grants zones, hands them over, knows who is alive.
+SHELL: this node as a parent: grants zones, hands zones over, knows which children are alive.
 
-The decisions are `delegation.join`'s; here is the order of the steps (protocol rule 12): bulk copy,
-fence, rest, "received", commit on disk, and only then the edges are told and the child may open.
-Anything that goes wrong before the commit rolls back. The way back is in `takeback`.
+`delegation.join_rules` decides. `JoinServer` runs the steps of a handover in the order of protocol
+rule 12: bulk copy, fence, rest, "received", commit on disk. Only then edges hear of the cut, and
+the child may open the zone. Any failure before the commit rolls the handover back.
+`hand_back_parent` runs the way back.
 """
 
 from __future__ import annotations
@@ -66,15 +67,13 @@ from txbroker.v1.control_pb2 import JoinReply, JoinRequest
 log = get_logger()
 
 REFUSALS_REMEMBERED = 1_000
-"""Nodes whose refusal is logged once and not each time that they ask."""
+"""Nodes whose refusal is logged once and not at each request."""
 
 JoinContext = grpc.aio.ServicerContext[JoinRequest, JoinReply]
 
 
 class JoinServer:
-    """
-    The parent's half of a join; `ownership` is the node's lock on all that changes who owns what.
-    """
+    """The parent's half of a join; `ownership` is the node's lock on all changes of ownership."""
 
     def __init__(
         self,
@@ -108,13 +107,13 @@ class JoinServer:
         members.when_changed(self._tell_all_members)
 
     def is_alive(self, node: str) -> bool:
-        """Whether the node's join stream is up."""
+        """True if the node's join stream is up."""
         return node in self.children
 
     # from the servicer
 
     async def join(self, context: JoinContext) -> None:
-        """One child's stream, from its announcement to its end."""
+        """Serve one child's stream, from its announcement to its end."""
         try:
             await self._join(context)
         except PeerError as error:
@@ -122,7 +121,8 @@ class JoinServer:
             tell_repeated(log.warning, "child.lied", kind="join", peer="", reason=reason)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         except STREAM_ERRORS as error:
-            # The child is gone or stuck; what had begun is rolled back, and it will ask again.
+            # The child is gone or stuck. An unfinished handover is rolled back, and the child will
+            # ask again.
             tell_repeated(log.info, "join.ended", reason=describe(error))
         except StoreError as error:
             await unsaved(error, context)
@@ -130,21 +130,24 @@ class JoinServer:
     # from the node
 
     def adopt(self, cuts: Iterable[ZoneCut]) -> None:
-        """Tell the nodes below that this is their parent now, until they have joined."""
+        """
+        Announce this node as the new parent to the nodes below, until each of them has joined.
+        """
         for cut in cuts:
             self._tasks.start(self._adopt(cut))
 
     def serve_again(self, apex: str, epoch: int) -> None:
         """
-        A delegation ended, and is this node's own again: the edges are told, and the nodes of the
-        zones below it.
+        Announce the end of a delegation, which is this node's own zone again.
+
+        Edges hear of the end, and the nodes of the zones below get this node as their parent.
         """
         assert self._authority is not None
         self._authority.announce_end(apex, epoch)
         self.serve_below(apex)
 
     def serve_below(self, apex: str) -> None:
-        """The delegations below an apex that was delegated are this node's now."""
+        """Announce and adopt the delegations below an apex that was delegated before."""
         assert self._authority is not None
         below = [entry.cut for entry in self._standing.table.subtree(apex).delegations]
         for cut in below:
@@ -203,7 +206,9 @@ class JoinServer:
         await self._keep(announce, granted, context)
 
     async def _has_to_wait(self, announce: control_pb2.Announce, context: JoinContext) -> bool:
-        """True if the announcer was refused, or told to come again, for the root that it knows."""
+        """
+        True if the announcer was refused, or must come again, because of the root that it knows.
+        """
         try:
             reason = self._lost_root.judge(announce.node, announce)
         except PeerError as error:
@@ -222,7 +227,7 @@ class JoinServer:
         await context.write(JoinReply(refused=refused, who=self._who()))
 
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
-        """The epoch granted; None when it was not."""
+        """Return the granted epoch; None if no grant was made."""
         standing = self._standing
         applicant = Applicant(
             node=announce.node,
@@ -257,14 +262,15 @@ class JoinServer:
                 self._renew(cut, self._below(announce, applicant), since, before, earlier)
             case ZoneTransfer(cut=cut):
                 await self._transfer(cut, context)
-        # Not before: until its zone is its own again, nobody looks there for what was cut off.
+        # Settle only after the grant: until the child's zone is open again, no reader asks the
+        # child for the branch that was cut off.
         if standing.table.settle(announce.zone, announce.node):
             standing.save()
         self._refusals.pop(announce.node, None)
         return cut.epoch
 
     def _note_settled(self, announce: control_pb2.Announce) -> None:
-        # A node that claims nothing has come to terms with what was reclaimed from it.
+        # A node that claims no epoch has settled the branch that was reclaimed from it.
         table = self._standing.table
         if announce.holds or table.was_reclaimed(announce.zone, announce.prepared):
             return
@@ -272,7 +278,7 @@ class JoinServer:
             self._standing.save()
 
     def _note_refusal(self, announce: control_pb2.Announce, reason: str) -> None:
-        # Who is refused asks again each second: that is told once.
+        # A refused node asks again each second: each refusal is logged once.
         if self._refusals.get(announce.node) == reason:
             return
         self._refusals[announce.node] = reason
@@ -282,7 +288,10 @@ class JoinServer:
         tell_repeated(log.warning, "join.refused", kind=peer, peer=peer, zone=zone, reason=reason)
 
     def _below(self, announce: control_pb2.Announce, applicant: Applicant) -> tuple[ZoneCut, ...]:
-        """The cuts below the child: as it says, and as it said before its data was lost."""
+        """
+        Return the cuts below the child: its own report, merged with the report of before its data
+        was lost.
+        """
         known = self._standing.table.get(applicant.zone)
         if known is None or not announce.restored:
             return applicant.below
@@ -315,13 +324,13 @@ class JoinServer:
         else:
             self._authority.announce(cut)
         if strays:
-            # A copy has values from before the delegation, which are older than the child's.
+            # A restored copy has values of before the delegation, which are older than the child's.
             self._collector.collect(strays, () if standing.is_copy else retained)
 
     async def _transfer(self, cut: ZoneCut, context: JoinContext) -> None:
         authority, standing = self._authority, self._standing
         assert authority is not None
-        # What edges have inherited here and not claimed yet would not go along.
+        # Publishes that edges inherited here and have not claimed yet would not move along.
         await wait_until(lambda: not authority.subtrees.awaits_claims(cut.apex), CLAIM_WAIT)
         outgoing = authority.subtrees.prepare(cut.apex)
         log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
@@ -349,7 +358,11 @@ class JoinServer:
     async def _copy(
         self, outgoing: HandoverSource, cut: ZoneCut, context: JoinContext
     ) -> EpochTransition:
-        """The child has it all when this returns; the passage that its topics make to it."""
+        """
+        Copy the zone until the child confirms that it has all of it.
+
+        Return the transition that the zone's topics make to the child's journal.
+        """
         assert self._authority is not None
         for part in outgoing.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
@@ -377,7 +390,7 @@ class JoinServer:
         return passage
 
     async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
-        """The child is a member until its stream ends or falls silent."""
+        """Hold the child as a member until its stream ends or falls silent."""
         child = Child(announce, epoch)
         zone = child.zone
         before = self.children.get(child.node)
@@ -439,7 +452,8 @@ class JoinServer:
             child.tell(None)
 
     def _tell_below(self, child: Child, told: control_pb2.Below) -> None:
-        # An old stream of a child that came back, or of one whose zone went, has no say any more.
+        # A report on an old stream is ignored: the child has come back, or has lost its zone,
+        # since.
         if child.zone is None or told.epoch != child.epoch:
             return
         below = [cut_from_wire(cut) for cut in told.below]
@@ -490,13 +504,16 @@ class JoinServer:
 
 def _what_is_wrong(announce: control_pb2.Announce, known: Callable[[str], int]) -> str | None:
     """
-    Nothing from the network is trusted: what a topology file would be refused for, and epochs far
-    above the `known` ones of their zones.
+    Return the fault of an announcement, or None.
+
+    An announcement is not trusted. A value that no topology file may have is a fault. So is an
+    epoch far above the `known` one of its zone.
     """
     try:
         check_name(announce.node)
         parse_address(announce.grpc)
-        check_near("incarnation", announce.incarnation, AHEAD)  # seconds since 1970 at the most
+        # an incarnation is at most a number of seconds since 1970
+        check_near("incarnation", announce.incarnation, AHEAD)
         if announce.owns_zone:
             validate_apex(announce.zone)
             below = [cut_from_wire(cut) for cut in announce.below]

@@ -1,8 +1,8 @@
 """
-SHELL: a zone's journal on its way back to the parent, both ends.
+SHELL: both ends of a journal transfer: a zone's journal returns to the parent.
 
-Batches go as they are stored. Most of it is copied before the fence, while the zone is served; what
-came meanwhile follows after it.
+The transfer sends batches as they are stored. Most batches are copied before the fence, while the
+zone is served; batches of meanwhile follow after the fence.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import HandBackRequest
 
 AT_ONCE = 256 * 1024
-"""Bytes in one message, or a whole batch where that is larger."""
+"""Bytes of one message; a larger batch makes a larger message."""
 
 OVERHEAD = 32
-"""Bytes that a batch takes beside its body."""
+"""Bytes of a batch on the wire besides its body."""
 
 FEW = 500
-"""Records that may be left to be sent while the zone stands still."""
+"""The most records that may remain to be sent while the zone is fenced."""
 
 PASSES = 10
-"""Attempts to come that near to the end of a journal that grows meanwhile."""
+"""The most passes that try to catch up with a growing journal before the fence."""
 
 
 class JournalSender:
-    """The child's end; `call` is its hand-back. What `have` names is not sent."""
+    """The child's end."""
 
     def __init__(self, disk: DataDirectory, apex: str, present: JournalId) -> None:
         self._disk = disk
@@ -50,11 +50,15 @@ class JournalSender:
 
     @property
     def size(self) -> int:
-        """Bytes of the parts that may be sent."""
+        """Return the bytes of the parts that may be sent."""
         return sum(part.log.size for part in self._parts())
 
     async def copy(self, call: Any, have: set[JournalId]) -> None:
-        """Send all parts as they are now, the present one last."""
+        """
+        Send all parts as they are now, the present part last.
+
+        `call` is the hand-back's stream; parts in `have` are skipped.
+        """
         for part in self._parts():
             if part.key in have:
                 continue
@@ -70,7 +74,7 @@ class JournalSender:
                 await self._catch_up(call, part)
 
     async def rest(self, call: Any) -> None:
-        """Send what has been appended since."""
+        """Send the batches that were appended since the copy."""
         await self._disk.committer.drain()
         part = self._disk.journals.get(self._present)
         if part is not None:
@@ -83,7 +87,11 @@ class JournalSender:
             self._sent = await self._send(call, part, self._sent)
 
     async def _send(self, call: Any, part: JournalPart, after: int) -> int:
-        """Send what is written of a part by now, not what comes meanwhile; the last offset sent."""
+        """
+        Send the batches of a part that are written by now; return the last sent offset.
+
+        Batches that are written during the transfer are left out.
+        """
         written = part.log.written
         batches = control_pb2.JournalBatches()
         size = 0
@@ -108,16 +116,18 @@ class JournalSender:
 
 
 def parts_within(disk: DataDirectory, apex: str) -> list[JournalId]:
-    """The parts of a zone, and of zones below it, that are here."""
+    """Return the local parts of a zone and of zones below it."""
     return [key for key in disk.journals.parts if is_within(key.zone, apex)]
 
 
 class JournalReceiver:
     """
-    The parent's end. What comes is of `given`, the part that the child serves last, or of another
-    part of its zone or of one below it; `parts` are those that came. `is_full`: the disk is to take
-    nothing more, and publishes here wait for room: the child may send more than it had announced.
-    `known`: the last epoch of a zone, as this node knows.
+    The parent's end.
+
+    Each received part must belong to the zone of `given`, the part that the child serves last, or
+    to a zone below. `parts` are the received parts. `is_full`: True if the disk must accept no more
+    bytes and local publishes wait for room. A child may send more than it announced. `known`
+    returns the last epoch of a zone that this node knows.
     """
 
     def __init__(
@@ -136,9 +146,9 @@ class JournalReceiver:
 
     async def take(self, request: HandBackRequest) -> bool:
         """
-        Take a message if it is about the journal; whether it was.
+        Process a message of the journal; return False if the message has another kind.
 
-        Raises `StoreError`, and `PeerError` for what is no journal of the zone.
+        Raises `StoreError`, and `PeerError` for a part or batch that is not of the zone's journal.
         """
         match request.WhichOneof("kind"):
             case "part":
@@ -179,8 +189,9 @@ class JournalReceiver:
 
 def _check_batch(zone: str, batch: Batch) -> None:
     """
-    Refuse what nobody could read, on which this node would end, and topics of other zones; raises
-    `PeerError`.
+    Refuse unreadable batches, and topics of other zones; raises `PeerError`.
+
+    An unreadable batch would end this node at its next read.
     """
     stored = StoredRecords()
     stored.add(batch.first, batch.body, batch.count)

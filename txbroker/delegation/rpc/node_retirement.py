@@ -1,8 +1,8 @@
 """
-SHELL: what a node that is retired has beside its zone: clients, outboxes, sessions, its membership.
+SHELL: the roles of a retiring node besides its zone: clients, outboxes, sessions, membership.
 
-All of it is done with before the zone goes back, so that nothing is missing when the node's data is
-deleted. Until then the node may stay: whatever has gone by then is safe where it is.
+All of them end before the zone goes back, so that deleting the node's data loses nothing. Until
+then the node may still stay: moved sessions and publishes are safe at their new places.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from txbroker.storage.committer import Committer
 log = get_logger()
 
 LOOK_EVERY = 0.05
-"""Seconds between two looks at what is on its way."""
+"""Seconds between two checks for unfinished publishes."""
 
 
 class RetireError(Exception):
-    """The zone cannot be given back; one line why. Nothing that anybody relies on has changed."""
+    """The zone cannot be given back; one line with the reason. No promise to others is broken."""
 
 
 class NodeRetirement:
-    """The end of a node's other roles; `heir` is the node that gets its sessions."""
+    """The end of a node's roles besides its zone."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class NodeRetirement:
 
     async def clear(self, heir: str) -> None:
         """
-        Close the clients' connections, see all that they published off, give their sessions away.
+        Close client connections, await all their publishes, and move their sessions to `heir`.
 
-        Raises `RetireError` where something stays here.
+        Raises `RetireError` if a publish or a session remains here.
         """
         log.info("retire.leaving", heir=heir, sessions=len(self._directory.holdings.held))
         self._mqtt.leave()
@@ -67,15 +67,15 @@ class NodeRetirement:
         await self._committer.drain()
 
     def resign(self) -> None:
-        """The node is no member of the tree any more: nobody counts on it."""
+        """Remove this node from the members: other nodes no longer rely on it."""
         self._members.remove(self._members.name)
 
     async def settle(self) -> None:
-        """Return when all that was changed so far is durable."""
+        """Return when all changes so far are durable."""
         await self._committer.drain()
 
     def stay(self) -> None:
-        """The node does not go after all."""
+        """Undo the departure: the node accepts clients again and is a member."""
         self._mqtt.is_leaving = False
         self._members.announce(self._standing.grpc)
 
@@ -92,7 +92,9 @@ class NodeRetirement:
         return outcome[0]
 
     async def _see_publishes_off(self) -> None:
-        """Raises `RetireError` where nothing of it moves for a while."""
+        """
+        Await all unfinished publishes and wills; raises `RetireError` if none advances for a while.
+        """
         loop = asyncio.get_running_loop()
         before, since = None, loop.time()
         while True:

@@ -1,4 +1,4 @@
-"""SHELL: what both ways of a handover have in common when a zone's state is copied."""
+"""SHELL: the steps of a snapshot copy that a handover and a hand-back share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbroker.runtime.aio import wait_until
 
 
 async def settled(authority: Authority) -> None:
-    """Return when what was taken so far is durable and delivered; raises `TimeoutError`."""
+    """Return when all accepted publishes are durable and delivered; raises `TimeoutError`."""
     done = asyncio.Event()
     authority.in_order(done.set)
     await asyncio.wait_for(done.wait(), HANDOVER_STEP)
@@ -20,9 +20,9 @@ async def settled(authority: Authority) -> None:
 
 async def receive(standing: NodeGrant, arrived: StagedZone) -> None:
     """
-    Make a zone's state that is here in full durable; raises `StoreError`, `TimeoutError`.
+    Make a zone's complete received state durable; raises `StoreError`, `TimeoutError`.
 
-    There is one place for it: what arrived before has to be part of the store first.
+    The disk has one place for received state: the store must absorb an earlier zone first.
     """
     if not await wait_until(lambda: standing.absorbing is None, HANDOVER_STEP):
         raise TimeoutError("the store has not taken in an earlier zone yet")

@@ -1,12 +1,13 @@
 """
-SHELL: what this node took for a zone that another node held all the time goes to that node.
+SHELL: delivers stray publishes to the owner: this node accepted them for another node's zone.
 
-A root with a lost disk serves the zones of its children, too, until they are back; so does a node
-with a copy from before a delegation. The clients' publishes were acknowledged: they go on to the
-owner, as if they had waited in an outbox for it. Who had them from here has them from there again.
+A root with a lost disk serves its children's zones too, until the children are back. So does a node
+whose copy dates from before a delegation. Clients have acknowledgements for these publishes. So
+they continue to the owner, as if they had waited in an outbox. A session that received such a
+publish here receives the owner's copy again.
 
-A copy of such a life has what that had taken, in a part of its own. The owner says at which epoch
-of this zone it was last granted: all that was taken at later ones is not this node's.
+A restored copy holds the strays of each earlier life in a part of its own. The owner names this
+zone's epoch at the owner's last grant: records of later epochs are strays.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 RETRY = 1.0
-"""Seconds until what could not be read or saved is tried again."""
+"""Seconds until the next attempt after a failed read or save."""
 
 Publish = Callable[[Message, Callable[[], None]], None]
-"""Publish for no session; the action is run when the owner has it, or it is durable here."""
+"""Publish for no session; the action runs when the owner has the message or it is durable here."""
 
 
 class StrayCollector:
-    """`publish` is the edge's; the state remembers what is left, also over a restart."""
+    """
+    Collects stray publishes and publishes them through the edge's `publish`.
+
+    The node grant remembers the remaining strays, also over a restart.
+    """
 
     def __init__(
         self,
@@ -56,11 +61,11 @@ class StrayCollector:
         self._publish = publish
 
     def held(self) -> set[JournalId]:
-        """Parts of the journal that have to be kept whole."""
+        """Return the journal parts that retention must not trim."""
         return {self._part_of(strays) for strays in self._standing.strays}
 
     def start(self) -> None:
-        """Go on with what an earlier process left."""
+        """Continue with the strays that an earlier process left."""
         by_apex: dict[str, list[Strays]] = {}
         for strays in self._standing.strays:
             by_apex.setdefault(strays.apex, []).append(strays)
@@ -69,8 +74,10 @@ class StrayCollector:
 
     def earlier(self, granted_by: JournalId) -> dict[int, int]:
         """
-        The epochs at which earlier lives of this copy took messages after a child was last granted
-        its zone, by this part's node at that time; with their last offsets.
+        Return the later epochs at which earlier lives of this copy accepted messages.
+
+        `granted_by`: this node's zone and epoch at the child's last grant. Each epoch above that
+        one maps to its last offset.
         """
         zone, granted = granted_by
         if not granted or zone != (self._standing.zone or ""):
@@ -84,8 +91,9 @@ class StrayCollector:
 
     def collect(self, some: Sequence[Strays], retained: Iterable[Message] = ()) -> None:
         """
-        Give those of one zone to its owner, one after the other. `retained` are the values that the
-        zone had here; records may not have them all.
+        Deliver the strays of one zone to its owner, in order.
+
+        `retained` are the values that the zone had here: the records may lack some of them.
         """
         offsets = sum(strays.through - strays.after for strays in some)
         log.warning("zone.forgotten", zone=some[0].apex, offsets=offsets)
@@ -99,7 +107,7 @@ class StrayCollector:
         log.warning("zone.strays", zone=some[0].apex, messages=count)
 
     async def _collect_one(self, strays: Strays, retained: dict[str, Message]) -> int:
-        """Of those in `retained` the ones that come with a record are taken out."""
+        """Deliver one range of strays; a record's retained value leaves `retained`."""
         count = 0
         left: Strays | None = strays
         while left is not None:
@@ -125,7 +133,9 @@ class StrayCollector:
         return self._authority
 
     def _read(self, strays: Strays) -> tuple[list[Record], int]:
-        """The next records of the zone, and up to where that is all."""
+        """
+        Return the next records of the zone, and the offset up to which the records are complete.
+        """
         part = self._disk.journals.get(self._part_of(strays))
         if part is None:
             return [], strays.through
@@ -134,7 +144,7 @@ class StrayCollector:
         return found, max(chunk.through, strays.after + 1)
 
     async def _give(self, messages: Iterable[Message]) -> int:
-        """Publish them, and return how many when all are safe."""
+        """Publish the messages; return their number when all are safe."""
         waiting: set[int] = set()
         done = asyncio.Event()
         count = 0

@@ -1,10 +1,13 @@
 """
-SHELL: the node's own zone, served as long as its standing says so.
+SHELL: opens, serves and suspends the node's own zone as the node grant allows.
 
-It opens with the grant, with what a handover brought for it; a subtree that came back is taken in;
-it stops where the parent refuses it. What arrived is kept aside (`NodeGrant.receive`) until it is
-durable in the store, and the store itself remembers that it has it: a node that dies in between
-neither loses it nor takes it in a second time, over what is newer by then.
+- open: the grant opens the zone, with the state that a handover brought for it.
+- absorb: the zone absorbs a subtree that a child gave back.
+- refuse: the parent's refusal suspends the zone.
+
+The received state stays in a file of its own (`NodeGrant.receive`) until the store has it durably.
+The store itself records that it has absorbed the state. So a node that dies in between neither
+loses the state nor absorbs it twice, over newer values.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 RETRY = 1.0
-"""Seconds until a state that could not be saved is tried again."""
+"""Seconds until the next attempt to save a state that could not be saved."""
 
 _ABSORBED = b"absorbed"
 
 
 class ZoneLifecycle:
-    """See the module's text."""
+    """The node's own zone; the module's docstring explains its states."""
 
     def __init__(
         self,
@@ -57,12 +60,12 @@ class ZoneLifecycle:
 
     @property
     def is_due(self) -> bool:
-        """Whether the zone is granted, and not served at that epoch."""
+        """True if the zone is granted and is not served at the granted epoch."""
         authority, standing = self._authority, self._standing
         return standing.serving and (not authority.serving or authority.epoch != standing.epoch)
 
     def open(self) -> None:
-        """Serve the zone, as the standing allows."""
+        """Serve the zone at the epoch of the node grant."""
         authority, standing = self._authority, self._standing
         arrived = standing.absorbing
         if arrived is None or self._has(arrived) or arrived.apex != authority.apex:
@@ -75,15 +78,15 @@ class ZoneLifecycle:
         self._turn.end()
 
     def absorb(self) -> None:
-        """Take in what has arrived for good, if that is still to be done."""
+        """Absorb the received state that is committed, unless the store already has it."""
         arrived = self._standing.absorbing
         if arrived is None:
             return
         try:
             self._disk.arrivals.adopt(arrived.apex, self._disk.journals)
         except StoreError as error:
-            # Served without it, the zone would answer for less than was acknowledged: the next
-            # start tries again.
+            # A zone without this state would hide acknowledged messages. The node ends, and its
+            # next start tries again.
             self._disk.fail(error)
             return
         if not self._has(arrived):
@@ -94,14 +97,18 @@ class ZoneLifecycle:
         self._note(arrived)
 
     def refuse(self, reason: str, cut_off: int) -> None:
-        """The parent refuses the zone; `cut_off`: epoch of a branch that is kept. May raise."""
+        """
+        Suspend the zone that the parent refuses; raises `StoreError`.
+
+        `cut_off`: the epoch of a branch that the node keeps; 0: no branch.
+        """
         standing, authority = self._standing, self._authority
         standing.refuse()
         if authority.serving:
             authority.suspend()
             self._turn.end()
             self._told_refusal = ""
-        if reason != self._told_refusal:  # who is refused asks again each second
+        if reason != self._told_refusal:  # a refused node asks again each second
             self._told_refusal = reason
             log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
         if cut_off and cut_off != self._told_cut_off:
@@ -115,7 +122,8 @@ class ZoneLifecycle:
         return self._table.get(_ABSORBED) == _name(arrived)
 
     def _note(self, arrived: StagedZone) -> None:
-        # In the same turn, so in the same batch, as what was taken in.
+        # The same turn appends this mark and the absorbed state, in one batch: a crash between two
+        # batches would absorb the state twice.
         self._table.put(_ABSORBED, _name(arrived))
         self._disk.committer.when_durable(self._finish)
 

@@ -1,8 +1,8 @@
 """
-SHELL: this node as a parent from whom an operator reclaims a dead node's zone.
+SHELL: this node as a parent from which an operator reclaims a dead node's zone.
 
-The node is dead as far as anybody can see; what only it had is cut off, and stays with it as a
-branch of its own (protocol rule 15).
+The node is dead as far as any other node can observe. Records that only the dead node had are cut
+off and stay with it as a divergent branch (protocol rule 15).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = get_logger()
 
 
 class ReclaimError(Exception):
-    """The zone cannot be taken back; one line why. Nothing has changed."""
+    """The zone cannot be reclaimed; one line with the reason. No state has changed."""
 
 
 class ZoneReclaim:
-    """`ownership` is the node's lock on all that changes who owns what."""
+    """Reclaims zones by command; `ownership` is the node's lock on all changes of ownership."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ZoneReclaim:
 
     async def reclaim(self, zone: str, epoch: int) -> int:
         """
-        Take a dead node's zone; returns the epoch from which on it is served here.
+        Reclaim a dead node's zone; return the epoch at which this node serves it from now on.
 
-        `epoch` is the one that the operator has seen. Raises `ReclaimError` and `StoreError`.
+        `epoch` is the epoch that the operator has seen. Raises `ReclaimError`, `StoreError`.
         """
         async with self._ownership:
             if self._standing.restored and zone == self._standing.zone:
@@ -81,8 +81,10 @@ class ZoneReclaim:
 
     def _insist(self) -> int:
         """
-        The node's own zone: its data is a copy, and its parent, which would say what became of the
-        zone since, is away. What the copy has is all that there is, the operator says.
+        Serve the node's own zone from a restored copy, at an operator's command.
+
+        The parent would know the zone's later history, but the parent is away. The operator
+        confirms that no newer data exists.
         """
         self._standing.insist()
         log.warning("zone.insisted", zone=self._standing.zone, epoch=self._standing.epoch)
@@ -107,7 +109,11 @@ class ZoneReclaim:
         return held.cut
 
     async def _check_dead(self, cut: ZoneCut) -> None:
-        """Raises `ReclaimError` where the node lives: joined here, or serving without us."""
+        """
+        Refuse the reclaim of a living node; raises `ReclaimError`.
+
+        A node lives if it has joined here, or serves its zone without this parent.
+        """
         is_alive = self._parent.is_alive(cut.node)
         if not is_alive:
             try:

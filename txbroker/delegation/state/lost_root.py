@@ -1,11 +1,11 @@
 """
-SHELL: a root that hears of another root before it, whose disk is lost.
+SHELL: detects that this root has replaced an earlier root, whose disk is lost.
 
-Its own journal gives the offsets of the lost one a second time, and at the same epoch: sessions
-elsewhere would take new messages for old ones. Each node says which root it has heard of. A root
-that hears of another one, at its own epoch or a later one, takes an epoch that nobody has used, for
-all that it has taken so far as well, and starts again with that. Until then it answers nobody who
-would mix up the two (protocol rule 30).
+The new root's journal assigns the lost root's offsets a second time, at the same epoch. Sessions
+elsewhere would mistake new messages for old ones. So each node names the root that it has heard of.
+A root that hears of another root, at its own epoch or later, renumbers: it gives its journal an
+epoch that no root has used, and restarts. Until then the root does not answer nodes that would
+confuse the two roots (protocol rule 30).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ log = get_logger()
 
 
 class LostRoot:
-    """`restart` ends the node in good order and starts it again in the same process."""
+    """
+    Judges the root that each peer names; `restart` ends the node in good order and starts it again.
+    """
 
     def __init__(self, standing: NodeGrant, *, restart: Callable[[], None]) -> None:
         self._standing = standing
@@ -33,15 +35,17 @@ class LostRoot:
 
     def judge(self, peer: str, says: Any) -> str | None:
         """
-        Why the peer has to ask again later, from the root that `says` (an Announce, an
-        OpenLinkRequest, a ReadRequest) names; None: nothing is in its way. Raises `PeerError` for
-        a lie.
+        Return the reason why the peer must ask again later; None if the peer may proceed.
+
+        `says` is the peer's message with the root's name: an Announce, an OpenLinkRequest or a
+        ReadRequest. Raises `PeerError` for a lie.
         """
         standing = self._standing
         told = checked_root(says, standing)
         if told is None:
             return None
-        if not standing.renumbering:  # else it still serves at the epoch that was used before
+        # a renumbering root still serves at the epoch that was used before
+        if not standing.renumbering:
             if not standing.is_reused(told):
                 return None
             if not standing.may_renumber:
@@ -71,7 +75,7 @@ class LostRoot:
 
 
 def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
-    """For a message that says which root a node has heard of."""
+    """Return the known root for a message."""
     if root is None:
         return None
     return control_pb2.Root(zone=root.zone, epoch=root.epoch, identity=root.identity)
@@ -79,8 +83,10 @@ def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
 
 def checked_root(says: Any, standing: NodeGrant) -> KnownRoot | None:
     """
-    The root that the message names; None: none, or an older node's message. Raises `PeerError` for
-    one whose epoch is far above what this node knows: no true one would be believed after it.
+    Return the root that the message names; None: no root, or an older node's message.
+
+    Raises `PeerError` if the root's epoch is far above the known epochs: no true root would be
+    believed after such a lie.
     """
     if not says.HasField("root") or not says.root.identity:
         return None

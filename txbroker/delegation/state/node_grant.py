@@ -38,18 +38,20 @@ ROOT_EPOCH = 1
 
 LEFT_OUT = 1_000
 """
-Epochs that are left out where nobody knows which ones have been used: as many as a zone may have
-been restored since the copy was made. Chance takes one of as many such blocks.
+Epochs in one block that a grant skips if the used epochs are unknown. A zone may have been restored
+that many times since the copy was made. A random choice picks one of as many blocks.
 """
 
 LIVES = 1_000
-"""Earlier lives of a copy that are remembered: it may have been restored from a copy each time."""
+"""
+The most earlier lives of a copy that the state remembers; each life may have been restored from a
+copy.
+"""
 
 MOST_RENUMBERED = 8
 """
-Times that a root takes another epoch as a node knows an earlier root: one lost disk is one time.
-
-Without a bound, a node that invents roots would restart this one for ever.
+The most renumberings of a root because of an earlier root; one lost disk costs one renumbering.
+Without a bound, a node that invents roots would restart this root for ever.
 """
 
 
@@ -86,32 +88,34 @@ class NodeGrant:
 
     @property
     def node(self) -> str:
-        """The node's name."""
+        """Return the node's name."""
         return self._state.node
 
     @property
     def zone(self) -> str | None:
-        """The apex of the zone that the topology file gives it; None: a pure edge."""
+        """Return the apex of the zone that the topology file names; None: a pure edge."""
         return self._state.zone
 
     @property
     def identity(self) -> str:
-        """Of the data folder, random: two nodes of one name have two."""
+        """
+        Return the data folder's random identity: two nodes of one name have different identities.
+        """
         return self._state.identity
 
     @property
     def incarnation(self) -> int:
-        """Number of this life of the process."""
+        """Return the number of the process's present life."""
         return self._state.incarnation
 
     @property
     def epoch(self) -> int:
-        """At which the zone is, or was last, held; 0: never."""
+        """Return the epoch at which the node holds its zone, or last held it; 0: never."""
         return self._state.epoch
 
     @property
     def serving(self) -> bool:
-        """Whether the node holds its zone, and does not have to ask its parent first."""
+        """True if the node holds its zone and may serve it without asking its parent first."""
         state = self._state
         awaits_grant = state.restored and self.parent is not None
         return state.serving and not (
@@ -120,39 +124,41 @@ class NodeGrant:
 
     @property
     def holds(self) -> bool:
-        """Whether the node takes itself to hold its zone at `epoch`, served now or not."""
+        """True if the node believes that its grant at `epoch` is still valid, served now or not."""
         return self._state.serving
 
     @property
     def held_part(self) -> JournalId | None:
-        """The part of the journal that belongs to what it `holds`; None: it holds nothing."""
+        """Return the journal part of the held grant; None if the node holds none."""
         state = self._state
         return JournalId(state.zone or "", state.epoch) if state.serving else None
 
     @property
     def ended(self) -> int:
         """
-        The greatest epoch of the zone that is over, as far as this node knows.
+        Return the greatest ended epoch of the zone, as far as this node knows.
 
-        Not that of a grant that it still claims, though it does not serve the zone now: whoever
-        is told that it is gone looks elsewhere, and forgets how far it had come here.
+        The epoch of a grant that the node still claims has not ended, even while the zone is not
+        served. An edge that hears of an end asks another node and forgets its position here.
         """
         is_open = self._state.serving and not self._state.divergent
         return self.epoch - 1 if is_open else self.epoch
 
     @property
     def fenced(self) -> bool:
-        """Whether it was giving that epoch back, and does not know what became of it."""
+        """True if the node had begun a hand-back of that epoch and does not know the outcome."""
         return self._state.fenced
 
     @property
     def restored(self) -> bool:
-        """Whether the data is a copy from before, and nobody has granted the zone since."""
+        """True if the data is a copy from an earlier time and no grant has followed."""
         return self._state.restored
 
     @property
     def prepared(self) -> int:
-        """Epoch of a handover to here that the parent has not decided, as far as known; or 0."""
+        """
+        Return the epoch of a handover to this node whose outcome the node does not know; or 0.
+        """
         arrived = self._arrived
         if arrived is None or arrived.apex != self.zone or arrived.epoch <= self.epoch:
             return 0
@@ -160,27 +166,27 @@ class NodeGrant:
 
     @property
     def divergent(self) -> int:
-        """Epoch of the branch that the parent has cut off and that is not settled; or 0."""
+        """Return the epoch of an unsettled branch that the parent has cut off; or 0."""
         return self._state.divergent
 
     @property
     def absorbing(self) -> StagedZone | None:
-        """What has arrived for good and is not where the zone is served from yet."""
+        """Return the received state that is committed and not yet absorbed into the store."""
         return self._arrived if self._state.absorbing is not None else None
 
     @property
     def lineage(self) -> tuple[ZoneCut, ...]:
-        """The zones above, root first."""
+        """Return the zones above, root first."""
         return self._state.lineage
 
     @property
     def cut(self) -> ZoneCut:
-        """The node's own zone, as others know it; meaningless for a pure edge."""
+        """Return the node's own zone as other nodes know it; meaningless for a pure edge."""
         return ZoneCut(apex=self.zone or "", epoch=self.epoch, node=self.node, grpc=self.grpc)
 
     @property
     def parent(self) -> str | None:
-        """Where to join: what the tree told last, else what the topology file says."""
+        """Return the address to join: as the tree last told, else as the topology file says."""
         state = self._state
         if state.parent is not None and state.configured_parent == self._configured_parent:
             return state.parent
@@ -188,46 +194,52 @@ class NodeGrant:
 
     @property
     def known_parent(self) -> KnownParent | None:
-        """Who is at `parent`, as the tree said last; None: whoever answers there."""
+        """Return the node at `parent`, as the tree last told; None: any node that answers there."""
         known = self._state.known_parent
         return known if known is not None and known.grpc == self.parent else None
 
     @property
     def root(self) -> KnownRoot | None:
-        """The root of the tree: this node itself, or what it has heard; None: nothing yet."""
+        """
+        Return the root of the tree: this node, or the root that it last heard of; None: unknown.
+        """
         if self.parent is None and self.zone is not None:
             return KnownRoot(zone=self.zone, epoch=self.epoch, identity=self._root_identity)
         return self._state.root
 
     def is_reused(self, told: KnownRoot | None) -> bool:
         """
-        True if this node is the root, and `told`, which another node has heard, was one before it
-        of which this one, or an earlier life of it, uses an epoch again.
+        True if this node is the root, and uses an epoch of an earlier root `told` again.
+
+        `told` is the root that another node has heard of. An epoch of an earlier life of this data
+        counts as well.
         """
         if self.parent is not None or told is None or told.zone != self.zone:
             return False
         if told.identity == self._root_identity:
-            return told.epoch > self.epoch  # this data is a copy from before
+            return told.epoch > self.epoch  # this data is a copy from an earlier time
         return told.epoch >= self._first_in_doubt(told)
 
     def lineage_of_children(self) -> tuple[ZoneCut, ...]:
-        """The zones above a child of this node."""
+        """Return the lineage of this node's children, root first."""
         return self.lineage if self.zone is None else (*self.lineage, self.cut)
 
     def ended_around(self, apex: str) -> dict[str, int]:
-        """Zones around `apex`, above or below this node, that ended: their last epochs."""
+        """
+        Return the ended zones around `apex`, above or below this node, with their last epochs.
+        """
         return {**self._ended_above(), **self.table.ended_around(apex)}
 
     def known_epoch(self, apex: str) -> int:
-        """The greatest epoch of a zone, above, below or its own, that this node knows; or 0."""
+        """Return the greatest known epoch of a zone above, below or this node's own; or 0."""
         own = self.epoch if apex == self.zone else 0
         return max(own, self._state.above.get(apex, 0), self.table.epoch_of(apex))
 
     def is_outdated(self, cut: ZoneCut) -> bool:
-        """Whether a zone around this node's own is known to have had a later epoch."""
+        """True if a zone around this node's own is known to have had a later epoch than `cut`."""
         return cut.epoch < self._state.above.get(cut.apex, 0)
 
-    # what changes it; saved when these return
+    # changes; each is saved when its method returns
 
     def when_changed(self, action: Callable[[], None]) -> None:
         """Run `action` after each change of lineage or of the cuts below."""
@@ -235,9 +247,9 @@ class NodeGrant:
 
     def receive(self, arrived: StagedZone) -> None:
         """
-        A zone's state is here in full; it replaces what was received and never decided.
+        Make a zone's complete received state durable, in place of an undecided earlier one.
 
-        It may be much, so this is to be called in a thread, and by one at a time.
+        The state may be large, so the caller runs this in a thread, one call at a time.
         """
         self._folder.incoming.save(arrived)
         self._arrived = arrived
@@ -250,12 +262,12 @@ class NodeGrant:
         below: Iterable[ZoneCut] = (),
     ) -> None:
         """
-        The parent granted the zone (epoch 0: it took in a pure edge); `ended` as it knows them,
-        `below` the cuts that it knows below the zone, for a node whose data is a copy.
+        Record the parent's grant of the zone (epoch 0: the parent accepted a pure edge).
 
-        Raises `PeerError` for an epoch that this node has nothing of, and for a parent whose own
-        zone has ended since. What a copy holds gets an epoch that nobody has used: its lives since
-        have given offsets at the one that it knows.
+        `ended`: the ends that the parent knows. `below`: the cuts below the zone that the parent
+        knows, for a node whose data is a copy. A copy gets an epoch that no node has used: its
+        lives since have assigned offsets of the known epoch. Raises `PeerError` for an epoch
+        without data here, and for a parent whose own zone has ended since.
         """
         lineage = tuple(lineage)
         self._check_present(lineage)
@@ -287,8 +299,9 @@ class NodeGrant:
 
     def insist(self) -> None:
         """
-        An operator says that the copy is the last that there is: it is served as it is, at an epoch
-        that the parent, which is away, will not have granted.
+        Serve the restored copy at an operator's command: no newer data exists.
+
+        The zone gets an epoch that the parent, which is away, will not have granted.
         """
         epoch = self.epoch + _left_out() + 1
         changes = self._renewed(epoch) if self.holds else {}
@@ -296,8 +309,9 @@ class NodeGrant:
 
     def take_back(self, apex: str, passage: EpochTransition) -> None:
         """
-        A child has given `apex` back, and its state was received: the zone is ours again, and its
-        topics make this passage.
+        Commit a child's hand-back of `apex`, whose state was received before.
+
+        The zone is this node's again, and its topics make the transition `passage`.
         """
         assert self._arrived is not None and self._arrived.apex == apex
         self.table.release(apex, self._arrived.subtree)
@@ -305,44 +319,50 @@ class NodeGrant:
         self._set(absorbing=apex)
 
     def absorbed(self) -> None:
-        """What had arrived is part of the store."""
+        """Record that the store has absorbed the received state."""
         self._set(absorbing=None)
         self._forget_arrived()
 
     def set_fenced(self, fenced: bool) -> None:
         """
-        The zone is being given back. A node that dies in the middle asks its parent before it
-        serves again: only the parent knows whether it has committed (protocol rule 12).
+        Record that a hand-back has begun, or was rolled back.
+
+        A node that dies in between asks its parent before it serves: only the parent knows whether
+        it has committed (protocol rule 12).
         """
         self._is_fencing = fenced
         self._set(fenced=fenced)
 
     def lose(self) -> None:
-        """The zone is not this node's any more, and with it what was delegated below it."""
+        """Record that the zone and the delegations below it are no longer this node's."""
         self.table.lose()
         self._set(serving=False, fenced=False)
 
     def refuse(self) -> None:
-        """The parent refuses the zone: it is not served until that changes, or in the next life."""
+        """
+        Record the parent's refusal: the zone is not served until a grant, or until the next life.
+        """
         self._is_refused = True
 
     def diverge(self, epoch: int) -> None:
-        """The parent has cut off what this node has of the epoch; it is kept until settled."""
+        """
+        Record that the parent has cut off this epoch's records; the branch stays until settled.
+        """
         self._set(divergent=epoch)
 
     def settle(self) -> None:
-        """The branch is dealt with: the node holds nothing of the zone, and may ask for it."""
+        """Record that the branch is settled: the node holds no grant and may ask for its zone."""
         self.table.lose()
         self._set(serving=False, fenced=False, divergent=0)
         self._forget_arrived()
 
     def meet(self, parent: KnownParent) -> None:
-        """This node has granted the zone."""
+        """Remember the parent that granted the zone."""
         if parent != self._state.known_parent:
             self._set(known_parent=parent)
 
     def hear_root(self, told: KnownRoot | None) -> None:
-        """Another node says who the root is; what it heard earlier does not count."""
+        """Remember the root that another node names; an epoch that is not later is ignored."""
         known = self._state.root
         if told is None or self.parent is None:
             return
@@ -351,8 +371,10 @@ class NodeGrant:
 
     def renumber(self, told: KnownRoot) -> None:
         """
-        The root's epoch was that of the root `told`, or one of an earlier life was: from that one
-        on the parts of its journal get other epochs, above all of these, at the next start.
+        Give new epochs to the parts of the root's journal that the root `told` may have used.
+
+        The parts are this root's present one and those of earlier lives, from the first used epoch
+        on. The new epochs lie above all of these; the next start moves the stored parts.
         """
         state = self._state
         first = self._first_in_doubt(told)
@@ -362,7 +384,8 @@ class NodeGrant:
         for epoch in new:
             self.table.renumber(JournalId(apex, epoch), new[epoch])
         if len(new) > 1:
-            # Whoever has come as far as the lost root reads all parts, not the present one alone.
+            # A session at the lost root's position must read all parts: without this transition it
+            # would read the present part only.
             self.table.begin_behind(apex, told.epoch, new[first])
         self._set(
             epoch=new[state.epoch],
@@ -374,11 +397,11 @@ class NodeGrant:
 
     @property
     def renumbering(self) -> tuple[tuple[JournalId, JournalId], ...]:
-        """The parts that are to be others, each with that one."""
+        """Return the parts to renumber, each with its new part."""
         state = self._state
         if not state.renumbering or state.zone is None:
             return ()
-        # All new epochs are above the old ones.
+        # All new epochs lie above the old ones.
         new = (e for e in (*state.lives, state.epoch) if e > state.renumbering)
         shift = state.epoch - state.renumbering
         return tuple((JournalId(state.zone, e - shift), JournalId(state.zone, e)) for e in new)
@@ -389,28 +412,32 @@ class NodeGrant:
         return self._state.renumbered < MOST_RENUMBERED
 
     def finish_renumbering(self) -> None:
-        """All that is stored has the new epoch."""
+        """Record that all stored parts have their new epochs."""
         self._set(renumbering=0)
 
     @property
     def strays(self) -> tuple[Strays, ...]:
-        """What was taken here for zones of other nodes, and is to go to them."""
+        """
+        Return the records that were accepted for other nodes' zones and must go to the owners.
+        """
         return self._state.strays
 
     @property
     def is_copy(self) -> bool:
-        """True if the data is, or once was, a copy: delegations since may be forgotten."""
+        """True if the data is, or once was, a copy: later delegations may be forgotten."""
         return bool(self._state.copy or self._state.begun)
 
     @property
     def lives(self) -> tuple[int, ...]:
-        """The epochs at which earlier lives of this copy held the zone, in their order."""
+        """Return the epochs at which earlier lives of this copy held the zone, in order."""
         return self._state.lives
 
     def restore(self) -> None:
         """
-        The data is a copy. A root begins its next epoch: nobody grants it one. Where an earlier
-        life has used that as well, those who have heard of it say so (`is_reused`).
+        Begin the next epoch of a root whose data is a copy: no parent grants one.
+
+        An earlier life may have used that epoch too; nodes that have heard of it say so
+        (`is_reused`).
         """
         if self.parent is None and self.holds:
             changes = self._renewed(self.epoch + 1)
@@ -418,8 +445,9 @@ class NodeGrant:
 
     def left_out(self, apex: str) -> int:
         """
-        How many epochs of a zone below to leave out for a copy, above those that are known: the
-        table may have forgotten some.
+        Return the number of epochs above the known ones that a child's copy must skip.
+
+        The table may have forgotten epochs of the zone if its own data is a copy or lacks the zone.
         """
         return _left_out() if self.is_copy or self.table.get(apex) is None else 0
 
@@ -434,10 +462,11 @@ class NodeGrant:
         earlier: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Strays, ...]:
         """
-        The child keeps its zone at `cut.epoch`; `since`: see `Delegation`. A copy has had it at the
-        epoch `before`. What was taken here for a zone whose delegation was forgotten, up to this
-        offset of the own part, is to go to the child; so is what `earlier` lives took at their
-        epochs, up to these offsets.
+        Renew a child's grant at `cut.epoch`; return the strays that must go to the child.
+
+        `since`: see `Delegation`. `before`: the epoch at which a restored child last held the zone.
+        Strays are records here of a zone whose delegation was forgotten: those of the own part up
+        to `offset`, and those of `earlier` lives, which map each epoch to its last offset.
         """
         if 0 < before < cut.epoch:
             self.table.note_renewal(cut.apex, before, cut.epoch)
@@ -454,7 +483,9 @@ class NodeGrant:
         return tuple(strays)
 
     def pass_on(self, strays: Strays, after: int) -> Strays | None:
-        """The owner has those up to this offset; what is left, or None."""
+        """
+        Record that the owner has the strays up to the offset `after`; return the rest, or None.
+        """
         left = attrs.evolve(strays, after=after) if after < strays.through else None
         others = tuple(known for known in self._state.strays if known != strays)
         self._set(strays=others if left is None else (*others, left))
@@ -464,8 +495,9 @@ class NodeGrant:
         self, parent: ZoneCut, identity: str = "", ended: Mapping[str, int] | None = None
     ) -> None:
         """
-        Join there from now on; `ended` as that node knows them. Raises `PeerError` for one whose
-        zone has ended since.
+        Join `parent` from now on; raises `PeerError` if that node's zone has ended since.
+
+        `ended`: the ends that the new parent knows.
         """
         self._check_present([parent])
         self._set(
@@ -479,15 +511,17 @@ class NodeGrant:
 
     @property
     def parent_name(self) -> str:
-        """The node at `parent`, as far as the tree said; "" where it did not."""
+        """Return the name of the node at `parent`, as far as the tree told; "" if unknown."""
         known = self.known_parent
         names = (cut.node for cut in self.lineage if cut.grpc == self.parent)
         return known.node if known is not None else next(names, "")
 
     def look_above(self) -> str:
         """
-        The parent is gone: join the nearest node above it that is known, or the one that the
-        topology file names. Its address, or "" where there is no other one.
+        Choose another parent, as the present one is lost; return its address, or "".
+
+        The choice is the nearest known node above, else the topology file's parent. "": no other
+        node is known.
         """
         above = next((cut for cut in reversed(self.lineage) if cut.grpc != self.parent), None)
         if above is not None and not self.is_outdated(above):
@@ -499,17 +533,17 @@ class NodeGrant:
         return self.parent or ""
 
     def set_lineage(self, lineage: Iterable[ZoneCut]) -> None:
-        """The zones above changed; raises `PeerError` where one of them has ended since."""
+        """Record the new zones above; raises `PeerError` if one of them has ended since."""
         lineage = tuple(lineage)
         self._check_present(lineage)
         self._set(lineage=lineage, above=self._heard(lineage, {}))
 
     def save(self) -> None:
         """
-        Make the state, with the delegation table, durable; then tell those who watch.
+        Make the state and the delegation table durable, then run the watchers' actions.
 
-        Raises `StoreError`, here as in all that changes something, and then everything, the table
-        included, is as it was saved last.
+        Raises `StoreError`, as all methods here that change state do. After an error everything,
+        the table included, is as last saved.
         """
         self._set()
 
@@ -517,8 +551,9 @@ class NodeGrant:
 
     def _first_in_doubt(self, told: KnownRoot) -> int:
         """
-        The first own epoch that the root `told` may have used: the present one, where that was a
-        life of this data; else that of the first life.
+        Return the first own epoch that the root `told` may have used.
+
+        The present epoch, if `told` was a life of this data; else the first life's epoch.
         """
         identity, _, _ = told.identity.partition(".")
         lives = () if identity == self.identity else self._state.lives
@@ -530,7 +565,11 @@ class NodeGrant:
         return f"{state.identity}.{state.copy}" if state.copy else state.identity
 
     def _renewed(self, epoch: int) -> dict[str, Any]:
-        """What changes when the zone goes on here at another epoch: offsets begin anew."""
+        """
+        Return the changes of state when the zone continues here at another epoch.
+
+        Offsets begin anew.
+        """
         state = self._state
         self.table.note_renewal(state.zone or "", state.epoch, epoch)
         self.table.begin_anew()

@@ -1,8 +1,8 @@
 """
-SHELL: what a node must not forget, in one small file, synced before anybody is told.
+SHELL: the durable state of a node in one small file, synced before any other node hears of it.
 
-The delegation table, the epochs, the node's own grant, where its parent is. The file is replaced as
-a whole, so a crash leaves the old or the new one.
+The file has the delegation table, the epochs, the node's own grant and its parent's address. Each
+save replaces the whole file, so a crash leaves the old or the new state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from txbroker.storage.atomic_file import FileInDoubt
 from txbroker.storage.files import DiskFull
 
 FORMAT = 3
-"""Version of the file; a newer one is refused."""
+"""Version of the file; a start refuses a newer one."""
 
 RESERVE = "reserve"
-"""A file of zeros, given up where a disk is full to the last byte: a node must be able to start."""
+"""A file of zeros that is deleted when the disk is full: a start must be able to save its state."""
 
 _UNCHECKED = 2
 _WHAT = "a node's state"
@@ -39,8 +39,10 @@ _SMALLEST = 64 * 1024
 @attrs.frozen(kw_only=True)
 class KnownParent:
     """
-    The node that this one has joined at the address `grpc`: its name, its zone, the identity of its
-    data folder ("": not known yet). What another node says there is no parent's word.
+    The node that this node has joined at the address `grpc`.
+
+    `node`, `zone`, and the `identity` of its data folder ("": not known yet). A reply of another
+    node at that address does not count as the parent's.
     """
 
     grpc: str
@@ -52,9 +54,9 @@ class KnownParent:
 @attrs.frozen(kw_only=True)
 class KnownRoot:
     """
-    The root of the tree: the zone and epoch that it serves, the identity of its data folder.
+    The root of the tree: its zone and epoch, and the identity of its data folder.
 
-    A root that has lost its disk serves its zone at an earlier epoch again, or at the same one.
+    A root that has lost its disk serves its zone at an earlier epoch again, or at the same epoch.
     """
 
     zone: str
@@ -65,9 +67,10 @@ class KnownRoot:
 @attrs.frozen(kw_only=True)
 class Strays:
     """
-    What the node took for the zone `apex`, which another node held all the time: records of the own
-    part above `after` up to `through`. A lost disk, or an old copy, had forgotten the delegation.
-    `epoch`: of that part, 0 while it is the present one.
+    Publishes that this node accepted for the zone `apex`, which another node held all the time.
+
+    They are records of the own part above the offset `after`, up to `through`. A lost disk or an
+    old copy had forgotten the delegation. `epoch`: the epoch of that part; 0: the present part.
     """
 
     apex: str
@@ -81,22 +84,32 @@ class NodeState:
     """
     The durable state of one node.
 
-    `incarnation` numbers the lives of its process. `serving`: it holds its zone at `epoch`; when
-    not, `epoch` is the last at which it did (0: never). `fenced`: it was giving the zone back, and
-    does not know whether its parent has taken it. `divergent`: epoch of a branch of the zone that
-    its parent has cut off and that is not settled (0: none); the zone is not served meanwhile.
-    `absorbing`: apex of a zone whose state has arrived for good, in the file for that, and is not
-    part of the store yet. `parent` overrides the topology file's, as long as that still says
-    `configured_parent`. `lineage` are the zones above, root first; `above` is the greatest epoch
-    heard of for each zone around the node's own. `identity` is the data folder's, made at its first
-    start; `known_parent` whom the node has joined last. `restored`: the data is a copy from before,
-    and the parent has not granted the zone since. `place` tells the folder from a copy of it.
-    `root` is the tree's, as the node heard last. Of a root itself, `renumbering` is the epoch that
-    its journal's part is to have no longer (0: none), `renumbered` how often that has been. Behind
-    the offset `begun` of the own part the node may serve what it has forgotten to have delegated;
-    `strays` is what has to go to its owners yet. `lives` are the epochs at which earlier lives held
-    the zone, whose copies this node is, in their order. `copy` is random, drawn when the data was
-    found to be a copy last ("": never): a root that was restored is another one than it was.
+    - `incarnation`: number of the process's present life.
+    - `epoch`, `serving`: the node holds its zone at `epoch`. If not `serving`, `epoch` is the last
+      epoch at which the node held the zone (0: never).
+    - `fenced`: the node had begun a hand-back and does not know whether its parent has committed.
+    - `divergent`: the epoch of an unsettled branch that the parent has cut off (0: none). The node
+      does not serve its zone meanwhile.
+    - `absorbing`: apex of a zone whose received state is committed and not yet part of the store. A
+      file of its own holds that state.
+    - `parent`: overrides the topology file's parent, as long as the file still says
+      `configured_parent`.
+    - `lineage`: the zones above, root first.
+    - `above`: the greatest epoch heard for each zone around the node's own.
+    - `identity`: the data folder's identity, made at its first start.
+    - `known_parent`: the parent that the node joined last.
+    - `restored`: the data is a copy from an earlier time, and the parent has not granted the zone
+      since.
+    - `place`: distinguishes the folder from a copy of the folder.
+    - `root`: the root of the tree, as the node last heard.
+    - `renumbering`: of a root itself: the epoch that its journal's part must leave (0: none).
+    - `renumbered`: the number of renumberings so far.
+    - `begun`: an offset of the own part. Records behind it may be of zones whose delegation the
+      node has forgotten.
+    - `strays`: the records that must still go to their zones' owners.
+    - `lives`: the epochs at which earlier lives of this copy held the zone, in order.
+    - `copy`: random, drawn when the data was last found to be a copy ("": never). A restored root
+      is another root than before.
     """
 
     node: str
@@ -127,16 +140,16 @@ class NodeState:
 
 class StateText:
     """
-    States as the file has them. The text of a delegation is kept while the delegation is the same.
+    Encodes states as the file's text, and caches the text of each unchanged delegation.
 
-    A state of 10,000 delegations took 24 ms to encode, and one of them changes at a time.
+    A state of 10,000 delegations took 24 ms to encode, and one delegation changes at a time.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Delegation, str]] = {}
 
     def of(self, state: NodeState) -> str:
-        """JSON with all fields of the state, and the format."""
+        """Return JSON with all fields of the state and the format."""
         table = state.table
         known = {entry.cut.apex: self._entry(entry) for entry in table.delegations}
         self._known = known
@@ -167,8 +180,10 @@ class DataFolder:
         self, path: Path, on_failed: Callable[[StoreError], None] = lambda _: None
     ) -> None:
         """
-        Make the folder if it is missing and lock it; raises `StoreError`. `on_failed` is told that
-        nobody knows which state a start would find: the node must not go on.
+        Make the folder if missing, and lock it; raises `StoreError`.
+
+        `on_failed` runs if a save leaves in doubt which state a start would load: the node must
+        end.
         """
         self._path = path
         self._on_failed = on_failed
@@ -179,7 +194,7 @@ class DataFolder:
         self._text = StateText()
 
     def load(self, node: str, zone: str | None) -> NodeState:
-        """The state as last saved, or a new node's; raises `StoreError`."""
+        """Load the last saved state, or return a new node's; raises `StoreError`."""
         raw = checked_file.load(
             self._file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=self._path
         )
@@ -208,8 +223,9 @@ class DataFolder:
 
     def copied_at(self, state: NodeState) -> float | None:
         """
-        When this folder was copied from the one that wrote the state, at the latest (UTC seconds);
-        None: it is that one.
+        Return the latest time (UTC seconds) at which this folder can have been copied.
+
+        None: the folder is the original that wrote the state, not a copy.
         """
         if state.place in (0, self.place):
             return None
@@ -217,11 +233,14 @@ class DataFolder:
 
     @property
     def place(self) -> int:
-        """A number that a copy of the folder does not have, but the folder itself after a move."""
+        """
+        Return the lock file's inode: the number differs in a copy of the folder, but not after a
+        move.
+        """
         return os.fstat(self._lock.fileno()).st_ino
 
     def save(self, state: NodeState) -> None:
-        """Make the state durable; raises `StoreError`, and then the old one still holds."""
+        """Make the state durable; raises `StoreError`, and then the old state still holds."""
         try:
             self._save_text(self._text.of(state))
         except FileInDoubt as error:
@@ -230,7 +249,7 @@ class DataFolder:
         self._keep_reserve()
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         self._lock.close()
 
     def _save_text(self, text: str) -> None:
@@ -242,7 +261,7 @@ class DataFolder:
             checked_file.save_text(self._file, text)
 
     def _keep_reserve(self) -> None:
-        """Take the room for the next state, where there is any."""
+        """Reserve the bytes of the next state, if the disk has room."""
         try:
             wanted = max(_SMALLEST, 2 * self._file.stat().st_size)
             if self._reserve.exists() and self._reserve.stat().st_size >= wanted:

@@ -1,8 +1,8 @@
 """
-SHELL: a zone's state that has arrived in a handover, kept until it is part of the store.
+SHELL: the file of a zone's state that a handover brought, until the state is part of the store.
 
-One file. At a child it is there before the child says "received", so that a crash on either side of
-the parent's commit loses nothing; at a parent that takes a zone back, before it commits.
+A child writes the file before it reports "received", so a crash on either side of the parent's
+commit loses nothing. A parent that takes a zone back writes the file before its commit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from txbroker.storage import atomic_file
 from txbroker.v1 import control_pb2, store_pb2
 
 FORMAT = 1
-"""Version of the file; a newer one is refused."""
+"""Version of the file; a start refuses a newer one."""
 
 
 @attrs.frozen(kw_only=True)
 class StagedZone:
     """
-    The zone `apex` on its way here.
+    The received state of the zone `apex`.
 
-    `epoch` is the one at which this node is to serve it; of a zone that came back from a child, the
-    one at which the child did. `needs` is what edges need of its journal.
+    `epoch`: the epoch at which this node shall serve the zone; for a hand-back, the epoch at which
+    the child served it. `needs`: the offsets of the zone's journal that edges still need.
     """
 
     apex: str
@@ -49,17 +49,17 @@ class StagedZone:
 
 
 class ReceivedZoneFile:
-    """The one place for what has arrived."""
+    """The file that holds the last received state; a node has one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def save(self, arrived: StagedZone) -> None:
-        """Make it durable in place of any other; raises `StoreError`."""
+        """Make the state durable in place of any other; raises `StoreError`."""
         atomic_file.replace(self._path, atomic_file.to_frames(_messages(arrived)))
 
     def load(self) -> StagedZone | None:
-        """What was saved last, None when there is nothing; raises `StoreError`."""
+        """Load the last saved state; None if the file is missing; raises `StoreError`."""
         messages = atomic_file.from_frames(self._path)
         if messages is None:
             return None
@@ -71,7 +71,7 @@ class ReceivedZoneFile:
             ) from error
 
     def remove(self) -> None:
-        """It is needed no longer; raises `StoreError`."""
+        """Delete the file; raises `StoreError`."""
         atomic_file.remove(self._path)
 
     def _read(self, messages: list[bytes]) -> StagedZone:

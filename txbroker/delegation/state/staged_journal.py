@@ -1,8 +1,8 @@
 """
-SHELL: the journal of a zone on its way back to this node, in a folder of its own.
+SHELL: the journal of a zone that a hand-back is returning, in a folder of its own.
 
-Its parts become this node's when the hand-back is committed, by renaming their folders, so that
-nobody ever reads half of one. What a hand-back that came to nothing has left is thrown away.
+The commit of the hand-back moves the parts to this node's journals by renaming their folders, so no
+reader sees half a part. A failed hand-back's parts are deleted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from txbroker.storage.recovery import OnTrimmed
 from txbroker.storage.segment import Batch
 
 STAGED = 2 * 1024 * 1024
-"""Bytes that wait for the disk before the sender is made to."""
+"""Bytes that may wait for the disk before the sender has to wait."""
 
 
 class StagedJournal:
-    """The parts of one zone's journal; `begin` one, append its batches, then the next."""
+    """The parts of one zone's journal: `begin` a part, append its batches, then begin the next."""
 
     def __init__(self, folder: Path, journals: Journals, committer: Committer) -> None:
-        """Made by `StagedJournals`."""
+        """Create the staged journal; only `StagedJournals` does."""
         self.folder = folder
         self._journals = journals
         self._committer = committer
@@ -35,13 +35,14 @@ class StagedJournal:
         self._staged = 0
 
     def begin(self, key: JournalId, predecessor: LogPosition | None) -> None:
-        """A part begins; raises `StoreError`."""
+        """Begin a part; raises `StoreError`."""
         self._part = self._journals.begin(key, predecessor)
 
     async def append(self, batch: Batch) -> None:
         """
-        The next batch of the part; returns when there is room for another one. Raises `PeerError`
-        for one that does not come next.
+        Append the part's next batch, and return when there is room for another.
+
+        Raises `PeerError` if the batch is out of order.
         """
         assert self._part is not None, "begin a part first"
         log = self._part.log
@@ -54,19 +55,19 @@ class StagedJournal:
             await self.durable()
 
     async def durable(self) -> None:
-        """Return when all that was appended is safe."""
+        """Return when all appended batches are durable."""
         self._staged = 0
         await self._committer.drain()
 
     def close(self) -> None:
-        """Nothing more comes: give up the files, so that they can be moved or deleted."""
+        """Close the parts' files, so that the folders can be moved or deleted."""
         for part in self._journals.parts.values():
             part.discard()
         self._journals.parts.clear()
 
 
 class StagedJournals:
-    """All that is on its way to a node, below `folder`."""
+    """All staged journals of a node, below `folder`."""
 
     def __init__(
         self, folder: Path, committer: Committer, on_trimmed: OnTrimmed, *, segment_bytes: int
@@ -77,7 +78,7 @@ class StagedJournals:
         self._segment_bytes = segment_bytes
 
     def begin(self, zone: str) -> StagedJournal:
-        """A zone's journal begins to arrive, in place of what arrived of it in vain."""
+        """Begin a zone's journal in place of an earlier failed one."""
         self.forget(zone)
         folder = self._folder / zone_folder(zone)
         journals = Journals(
@@ -86,18 +87,18 @@ class StagedJournals:
         return StagedJournal(folder, journals, self._committer)
 
     def adopt(self, zone: str, journals: Journals) -> None:
-        """The zone is this node's: its parts are, too; raises `StoreError`."""
+        """Move the zone's parts to this node's journals; raises `StoreError`."""
         folder = self._folder / zone_folder(zone)
         for part in list_folders(folder):
             journals.adopt(part)
         self.forget(zone)
 
     def forget(self, zone: str) -> None:
-        """What has arrived of the zone is of no use; raises `StoreError`."""
+        """Delete the staged journal of the zone; raises `StoreError`."""
         self._remove(self._folder / zone_folder(zone))
 
     def clean(self, zone: str | None) -> None:
-        """After a start: forget all but what has arrived of `zone`; raises `StoreError`."""
+        """Delete all staged journals but that of `zone`, after a start; raises `StoreError`."""
         kept = None if zone is None else zone_folder(zone)
         if self._folder.is_dir():
             for folder in self._folder.iterdir():
