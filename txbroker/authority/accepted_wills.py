@@ -1,16 +1,21 @@
 """
-The wills that a zone has taken: each is taken once, whoever sends it (protocol rule 25).
+The wills that a zone has accepted: each is accepted once, whichever node sends it (protocol rule
+25).
 
-That a node is dead nobody knows for certain, so its clients' wills may be sent by several nodes,
-and by itself when it is back. What was taken is a mark like those of streams: written with the
-record, moved with the zone.
+No node knows for certain that another node is dead. So several nodes may send a client's will, and
+the client's own node sends it when it is back. An accepted will leaves a mark like a publish
+stream: the mark is written with the record and moves with the zone.
 
-A will that its client's own node has sent is remembered for `own_for`: that node sends it no more,
-and the keepers that have not heard of it yet send theirs within `will_after`. One that a keeper has
-sent is remembered for `OTHERS_FOR`: the client's node may be cut off for as long as its sessions
-live, and send it when it is back. A will is remembered as long if it came with the zone, or was
-there at the start: who sent it is not known. The same goes for what a node tells that gives its
-zone back: that counts for topics of its zone, and pushes out none that were taken here.
+A mark expires by lived time:
+
+- A will that its client's own node sent expires after `own_for`. That node sends it no more, and a
+  keeper that has not heard so sends its own within `will_after`.
+- A will that a keeper sent expires after `OTHERS_FOR`. The client's node may be cut off as long as
+  its sessions live, and sends the will when it is back.
+- A will of unknown sender also expires after `OTHERS_FOR`: it came with the zone, or was stored
+  before this start.
+- A will that a node reports when it gives its zone back expires after `OTHERS_FOR` too. The will
+  counts for topics of that zone only, and evicts no will that this node accepted.
 """
 
 from __future__ import annotations
@@ -22,20 +27,20 @@ from txbroker.model.topics import apexes_around
 from txbroker.mqtt.wire.message import Message, WillId, owner_of_will
 
 LIMIT = 20_000
-"""Wills of each of the three kinds that are remembered; beyond that the oldest is forgotten."""
+"""The most remembered wills of each of the three kinds; beyond that the oldest mark is evicted."""
 
 MOST = 3 * LIMIT
-"""Wills that are remembered: sent by their own node, by another one, or told with a zone."""
+"""The most remembered wills: sent by their own node, by another node, or reported with a zone."""
 
 SECOND = 1_000_000
 
 OWN_FOR = 600 * SECOND
 OTHERS_FOR = 7 * 24 * 3600 * SECOND
-"""Microseconds that the node has lived."""
+"""Lifetimes of marks, in microseconds that the node has lived."""
 
 
 class AcceptedWills:
-    """Among the `marks` of a zone at node `node`, those of wills."""
+    """The wills among the `marks` of a zone at node `node`."""
 
     def __init__(self, marks: dict[MarkKey, int], node: str = "", limit: int = LIMIT) -> None:
         self.node = node
@@ -44,7 +49,7 @@ class AcceptedWills:
         self._limit = limit
         self._now = 0
         self._open: set[MarkKey] = set()
-        self._own: dict[MarkKey, int] = {}  # since when; the oldest first
+        self._own: dict[MarkKey, int] = {}  # the time of acceptance; the oldest first
         self._others: dict[MarkKey, int] = {}
         self._told: dict[MarkKey, int] = {}
 
@@ -52,7 +57,7 @@ class AcceptedWills:
         return len(self._own) + len(self._others) + len(self._told)
 
     def load(self) -> None:
-        """The zone begins: nothing is on its way to the disk."""
+        """Begin with the zone's marks; no will is waiting for the disk."""
         self._open.clear()
         self._own.clear()
         self._others.clear()
@@ -60,7 +65,7 @@ class AcceptedWills:
         self.learn(self._marks)
 
     def learn(self, keys: Iterable[MarkKey]) -> None:
-        """These came among the marks; who sent them is not known."""
+        """Remember wills among marks that were loaded or received; their senders are unknown."""
         for key in keys:
             if will_of_mark(key) is not None:
                 (self._told if key[2] else self._others)[key] = self._now
@@ -68,12 +73,12 @@ class AcceptedWills:
         self._shorten(self._told)
 
     def is_known(self, key: MarkKey) -> bool:
-        """True if the mark says of a will what this node knows by itself."""
+        """True if the mark is a will's and this node has accepted that will itself."""
         will = will_of_mark(key)
         return will is not None and mark_of_will(will) in self._marks
 
     def has(self, will: WillId, topic: str) -> bool:
-        """True if it was taken, here or where the topic was served before."""
+        """True if this zone, or an earlier zone of the topic, has accepted the will."""
         if mark_of_will(will) in self._marks:
             return True
         return bool(self._told) and any(
@@ -81,7 +86,7 @@ class AcceptedWills:
         )
 
     def begin(self, message: Message) -> bool:
-        """A will came in; False where it did before, and may just not be durable yet."""
+        """Begin to accept a will; return False if it was accepted before, durable or not yet."""
         assert message.will is not None
         key = mark_of_will(message.will)
         if key in self._open or self.has(message.will, message.topic):
@@ -90,7 +95,7 @@ class AcceptedWills:
         return True
 
     def settle(self, message: Message) -> None:
-        """It is as safe as it gets."""
+        """Mark the will as accepted: its record is as durable as it will be."""
         assert message.will is not None
         key = mark_of_will(message.will)
         self._open.discard(key)
@@ -102,8 +107,10 @@ class AcceptedWills:
         self._shorten(kind)
 
     def forget_old(self, lived: int) -> None:
-        """Now and then: `lived` is what the node has lived, in microseconds."""
-        if not self._now:  # what was there at the start is as old as this first look
+        """
+        Expire old marks; `lived` is the node's lived time in microseconds. Called now and then.
+        """
+        if not self._now:  # marks of the start count from this first call
             for kind in (self._own, self._others, self._told):
                 kind.update(dict.fromkeys(kind, lived))
         self._now = lived
@@ -113,7 +120,10 @@ class AcceptedWills:
                 self._forget_oldest(kind)
 
     def expect(self, will_after: float) -> None:
-        """Keepers send a will so many seconds after its node fell silent, and later by some."""
+        """
+        Set `own_for` by `will_after`: keepers send a will that many seconds after its node fell
+        silent, or somewhat later.
+        """
         self.own_for = max(OWN_FOR, int(2 * will_after * SECOND))
 
     # internal

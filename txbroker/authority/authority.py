@@ -38,7 +38,7 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import run_all
 
 MOST_RETAINED = (1_000_000, 4 * 1024**3)
-"""`limits.retained`, where the topology file does not say otherwise: messages, and their bytes."""
+"""Default of `limits.retained`: the most retained messages, and the most bytes of them."""
 
 
 class Authority:
@@ -75,11 +75,12 @@ class Authority:
         self, message: Message, key: MarkKey | None = None, sequence: int = 0
     ) -> PublishVerdict:
         """
-        Order the message and append it, or say why not.
+        Give the message an offset and append it; return the verdict.
 
-        A QoS 1/2 one is delivered once it is durable: `await_durable` tells. `key` and `sequence`
-        are its origin id, where it came from another node; one of QoS 0 has none. A will that was
-        taken before counts as taken and is no record: `settles_at` is where the first one was.
+        A message of QoS 1 or 2 is delivered once it is durable; `await_durable` notifies its port.
+        `key` and `sequence` are the origin id of a message from another node; QoS 0 has none. A
+        will that was accepted before is TAKEN again without a second record: its first record lies
+        at or below `settles_at`.
         """
         topic = message.topic
         if topic not in self._ours:
@@ -104,9 +105,10 @@ class Authority:
 
     def publish_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> bool:
         """
-        Order many messages and append them; False: not all are to be taken, and none was.
+        Append all messages of the run in order, or none of them.
 
-        As with `publish`; `sequence` is that of the last one.
+        Return False if some message must be refused or parked. `key` and `sequence`: see `publish`;
+        `sequence` belongs to the last message.
         """
         if not self.serving or not self._bailiwick.has(run):
             return False
@@ -118,7 +120,10 @@ class Authority:
         return True
 
     def take_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> None:
-        """As `publish_run`, for one of QoS 1 and 2 of which the caller knows that it is ours."""
+        """
+        Append a run of QoS 1 and 2 as `publish_run` does; the caller knows that the zone owns all
+        topics.
+        """
         first = run.first = self._journal.append_run(run, key, sequence)
         last = self.offset = first + run.count - 1
         self._settling.add_run(run, last, key, sequence)
@@ -127,32 +132,32 @@ class Authority:
 
     @property
     def keeps_qos0(self) -> bool:
-        """Whether messages of QoS 0 become records, too."""
+        """True if messages of QoS 0 become records too."""
         return self._journal.keeps_qos0
 
     def keep_qos0(self, runs: Sequence[Run]) -> None:
-        """Append runs of QoS 0, where those become records, too; they are delivered at once."""
+        """Append runs of QoS 0 if the journal stores QoS 0; the caller delivers them at once."""
         self.offset = self._journal.append_qos0(runs) or self.offset
 
     @property
     def settles_at(self) -> int:
-        """The offset at which all that was taken so far is durable."""
+        """Return the offset at which all accepted publishes are durable."""
         return self._settling.last
 
     def await_durable(self, port: EdgePort) -> None:
-        """Tell the port's `on_durable` once what it has published so far is durable."""
+        """Notify the port's `on_durable` once all its publishes so far are durable."""
         self._awaiting[port] = None
 
     def forget(self, port: EdgePort) -> None:
-        """The port is gone: nothing is told it any more."""
+        """Drop the port's pending notification: its link is closed."""
         self._awaiting.pop(port, None)
 
     def cut_for(self, topic: str) -> ZoneCut | None:
-        """The cut that a refused topic lies under; None when the zone itself is not ours."""
+        """Return the cut of a refused topic; None if the zone itself is another node's."""
         return self._table.lookup(topic) if self.serving else None
 
     def cuts(self) -> tuple[ZoneCut, ...]:
-        """Every cut of the zone."""
+        """Return every cut of the zone."""
         return self._table.cuts()
 
     # from the store
@@ -160,30 +165,30 @@ class Authority:
     @property
     def delivered(self) -> int:
         """
-        The offset of the last QoS 1 or 2 record that is durable and was given to the edges.
+        Return the offset of the last durable QoS 1 or 2 record that was delivered to the edges.
 
-        Not of the last record: one of QoS 0 is not waited for, and after a crash its offset may be
-        another record's. What is told of positions must not lie beyond what survives.
+        A QoS 0 record does not count: no edge waits for it, and after a crash another record may
+        have its offset. A reported position must not exceed the offsets that survive a crash.
         """
         return self._settling.through
 
     @property
     def predecessor(self) -> LogPosition | None:
-        """Where the zone's journal goes on from."""
+        """Return the position at which the zone's journal continues an earlier part."""
         return self._journal.predecessor
 
     @property
     def passages(self) -> tuple[EpochTransition, ...]:
-        """The last ones that topics of the zone have made, from part to part."""
+        """Return the last epoch transitions of the zone's topics, in order."""
         return self._table.passages()
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was taken is durable and delivered."""
+        """True if all accepted publishes are durable and delivered."""
         return self._settling.is_empty
 
     def on_durable(self, offset: int) -> None:
-        """Records up to this offset are durable: deliver them, then acknowledge them."""
+        """Deliver the records up to the durable `offset`, then notify the ports that await it."""
         while taken := self._settling.next(offset):
             self._settle(taken)
         awaiting, self._awaiting = self._awaiting, {}
@@ -245,7 +250,8 @@ class Authority:
         if message.payload and self._has_room_for(message):
             self.retained.set(message)  # [MQTT-3.3.1-5]
         elif message.payload:
-            # The value of before is not the last one any more.
+            # Without room for the new value, the old value must go: it is no longer the topic's
+            # last one.
             self.on_not_retained()
             self.retained.remove(topic)
         else:
@@ -255,7 +261,7 @@ class Authority:
             outgoing.note(topic)
 
     def _has_room_for(self, message: Message) -> bool:
-        """True if the zone may retain the message in place of the value of before."""
+        """True if the zone may retain the message in place of the topic's earlier value."""
         messages, size = self.most_retained
         before = self.retained.size_of(message.topic)
         new = len(message.topic.encode()) + len(message.payload)
@@ -265,42 +271,46 @@ class Authority:
         return new <= before or self.retained.size + new - before <= size
 
     def in_order(self, action: Callable[[], None]) -> None:
-        """Run it when everything that was taken before it is durable and delivered."""
+        """Run the action when all publishes accepted before it are durable and delivered."""
         self._settling.in_order(action)
 
-    # from whoever decides on the zone
+    # from the control plane, which decides on the zone
 
     def announce(self, cut: ZoneCut) -> None:
-        """Tell every connected edge of a cut, in its stream."""
+        """Announce a cut to every connected edge, in its delivery stream."""
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
 
     def announce_found(self, cut: ZoneCut) -> None:
-        """The same of a cut that was forgotten here: the zone's node has inherited nothing."""
+        """
+        Announce a cut that this node had forgotten: the cut's owner has inherited no edge from
+        here.
+        """
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_found(cut)))
 
     def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
-        """Tell every connected edge that this delegation ended: a child's, or the zone's own."""
+        """Announce the end of a delegation or of the zone itself to every connected edge."""
         self._bailiwick.judge_anew()
         self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch, offset)))
 
     def suspend(self) -> None:
         """
-        The zone may be another node's: nothing more is taken, and what was taken is kept.
+        Accept no more publishes, as the zone may be another node's; stored records stay.
 
-        Edges are told behind what was taken, also those that have yet to read it.
+        Edges hear of the end behind all accepted records. An edge that still reads records hears of
+        the end behind them too.
         """
         self.serving = False
         self.announce_end(self.apex, self.epoch)
 
     def close(self) -> None:
-        """The zone was handed over: every edge is told, and nothing of it is kept."""
+        """Announce the end after a handover, and discard the retained messages."""
         self.suspend()
         self.in_order(lambda: self.discard_retained(self.apex))
 
     def open(self, epoch: int, incoming: ReceivedZone | None = None) -> None:
-        """Serve the zone from now on; offsets start anew with the epoch."""
+        """Serve the zone from now on; a new epoch begins with new offsets."""
         if epoch != self.epoch:
             self.serving = False
             self.peers.forget_all("the zone begins a new epoch")
@@ -312,17 +322,18 @@ class Authority:
             self.absorb(self.apex, incoming)
 
     def discard_retained(self, apex: str) -> None:
-        """Drop the retained messages of a subtree, which are its new owner's."""
+        """Discard the retained messages of a subtree, which are its new owner's."""
         topics = list(self.retained.topics(apex))
         self.retained.discard_within(apex)
         self._journal.note_retained(topics)
 
     def absorb(self, apex: str, incoming: ReceivedZone) -> None:
-        """Take in a subtree that was served elsewhere until now."""
+        """Add the state of a subtree that another node served until now."""
         self.retained.discard_within(apex)
         for message in incoming.retained.values():
             self.retained.set(message)
-        # Those of this zone's own streams went away with an earlier handover, and are older now.
+        # A mark that came back is older than this zone's own: the earlier handover had carried it
+        # away.
         news = {
             key: last
             for key, last in incoming.marks.items()
@@ -336,7 +347,10 @@ class Authority:
         self._journal.note_absorbed(apex, news)
 
     def unclaimed(self) -> Iterable[Unclaimed]:
-        """What edges have not claimed, or not processed since they did, for the store."""
+        """
+        Return the edges' inheritances that are unclaimed, or not processed since the claim, to
+        store.
+        """
         return self.peers.unclaimed()
 
     # internal
@@ -354,8 +368,8 @@ class Authority:
             if not self._table.lookup(topic):
                 self.retained.put(name, packed)
             else:
-                self._journal.note_retained((topic,))  # it went with the cut
-        # None from an earlier epoch in this process: the store has none of those any more.
+                self._journal.note_retained((topic,))  # the message moved along with the cut
+        # Marks of an earlier epoch in this process must go: the store has discarded them too.
         self.marks.clear()
         self.marks.update(state.marks)
         self.wills.load()

@@ -19,8 +19,10 @@ Action = Callable[[], None]
 
 Taken = tuple[int, Record | Run | Action, MarkKey | None, int]
 """
-What was taken up to the offset: a record of QoS 1 or 2, or a run of them, none of which is to be
-retained, and its origin id (of the last one), where it came from another node; or an action.
+One queue entry: its offset, its content, and the origin id of a publish of another node.
+
+The content is a record of QoS 1 or 2, a run of them without retained messages, or an action. The
+origin id is that of a run's last message.
 """
 
 
@@ -39,31 +41,35 @@ class CommitQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """True if the queue has no entry."""
         return not self._queue
 
     def add(self, record: Record, key: MarkKey | None, sequence: int) -> None:
-        """A record was appended."""
+        """Enqueue an appended record."""
         self.last = record.offset
         self._queue.append((self.last, record, key, sequence))
         if record.message.retain:
             self._retained[record.message.topic] = record.offset
 
     def add_run(self, run: Run, last: int, key: MarkKey | None, sequence: int) -> None:
-        """A run was appended, up to the offset `last`."""
+        """Enqueue an appended run, whose last offset is `last`."""
         self.last = last
         self._queue.append((last, run, key, sequence))
 
     def in_order(self, action: Action) -> None:
-        """Run it when everything that was taken before has settled."""
+        """Run the action when all entries before it have settled; at once if the queue is empty."""
         if self._queue:
-            # Not at the last offset of all: that may be a QoS 0 record's, which nothing waits for.
+            # The last offset of all may be a QoS 0 record's, which the queue never reaches.
             self._queue.append((self.last, action, None, 0))
         else:
             action()
 
     def next(self, durable: int) -> list[Taken]:
-        """What settles next, now that records up to `durable` are: all runs up to what is none."""
+        """
+        Dequeue the next entries to settle, given that records up to `durable` are durable.
+
+        The entries are consecutive runs, or a single record or action.
+        """
         queue = self._queue
         taken: list[Taken] = []
         while queue and queue[0][0] <= durable:
@@ -78,12 +84,15 @@ class CommitQueue:
         return taken
 
     def overtake(self, message: Message) -> None:
-        """A retained message of QoS 0 is newer than what waits on its topic."""
+        """Note that a retained message of QoS 0 is newer than the queued records of its topic."""
         if message.topic in self._retained:
             self._overtaken[message.topic] = self._retained[message.topic]
 
     def is_overtaken(self, record: Record) -> bool:
-        """Whether a newer retained message was there before this one settled; ask once."""
+        """
+        True if a newer retained message of QoS 0 came before this record settled; call once per
+        record.
+        """
         topic = record.message.topic
         is_older = record.offset <= self._overtaken.get(topic, 0)
         if record.offset == self._retained.get(topic):

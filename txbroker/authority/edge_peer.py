@@ -1,8 +1,8 @@
 """
 An edge, as the authority of a zone sees it.
 
-`EdgePort` is what can be told to a connected edge, in one stream and in order; `EdgePeer` is what
-is known of an edge, connected or not.
+`EdgePort` sends to a connected edge, in one ordered stream. `EdgePeer` holds the state of an edge,
+connected or not.
 """
 
 from __future__ import annotations
@@ -22,47 +22,55 @@ from txbroker.model.zone_cut import ZoneCut
 
 
 class EdgePort(Protocol):
-    """An edge as its owner sees it: a stream of things to tell, in order."""
+    """The ordered stream of an owner to one connected edge."""
 
     def deliver(self, record: Record) -> None:
-        """A live message."""
+        """Deliver a live message."""
 
     def deliver_runs(self, runs: list[Run]) -> None:
-        """Many live messages; `run.offset` says where each lies, 0 for QoS 0."""
+        """Deliver many live messages; `run.offset` returns each message's offset, 0 for QoS 0."""
 
     def sender(self) -> Sender | None:
-        """What brings QoS 0 to it at once, if nothing has to go before that, or to wait."""
+        """
+        Return the sender for immediate QoS 0; None if an earlier message must go first or wait.
+        """
 
     def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         """
-        The interest holds; messages count for it from here on, or from a place further on at which
-        it is told so. With it go the retained messages that it matches, if they are asked for.
+        Confirm an interest: its messages count from here, or from the later position of the answer.
+
+        The answer carries the matching retained messages if the edge asked for them.
         """
 
     def tell_cut(self, cut: ZoneCut) -> None:
-        """This apex is served elsewhere from here on."""
+        """Announce that another node serves this apex from here on."""
 
     def tell_found(self, cut: ZoneCut) -> None:
-        """This apex has been served elsewhere for long: what was delivered there is over."""
+        """
+        Announce that another node has served this apex for long: deliveries of the apex here are
+        void.
+        """
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """
-        That delegation ended: the zone itself is served elsewhere, or a cut is no more. `offset`:
-        it was reclaimed, and is the zone's from there on, whatever the earlier owner says.
+        Announce the end of a delegation: of the zone itself, or of a cut.
+
+        `offset`: the apex was reclaimed and is the zone's from this offset on, whatever the earlier
+        owner reports.
         """
 
     def unpark(self) -> None:
-        """A fence was lifted or became a cut: try again what was parked."""
+        """Retry parked publishes: a fence was lifted or became a cut."""
 
     def on_durable(self, offset: int) -> None:
-        """Publishes of this edge up to this offset may be acknowledged."""
+        """Acknowledge the edge's publishes up to this offset."""
 
     def close(self, reason: str) -> None:
-        """A newer link of the same edge took over."""
+        """Close the link: a newer link of the same edge has replaced it."""
 
 
 class PublishVerdict(enum.Enum):
-    """What became of a publish."""
+    """The outcome of a publish at its owner."""
 
     TAKEN = "taken"
     PARKED = "parked"  # the topic is being handed over; wait for `unpark`
@@ -70,12 +78,12 @@ class PublishVerdict(enum.Enum):
 
 
 TAKEN: Final = PublishVerdict.TAKEN
-"""For what looks at it with each publish: to find a member in its enum is a call of Python."""
+"""A constant for the publish path: a lookup in the enum costs a call of Python."""
 
 
 @attrs.frozen
 class OpenedLink:
-    """A link was opened by this process of its edge, with the owner's token of this number."""
+    """The origin of a link: the process of its edge, and the number of the owner's token."""
 
     life: str
     token: int
@@ -84,15 +92,16 @@ class OpenedLink:
 @attrs.define(eq=False)
 class EdgePeer:
     """
-    One edge: its interest and, while it is connected, its port; `stream` is its last link's, which
-    was `opened` so, if this life of it `has_come` here at all.
+    One edge at the authority: its interest and, while it is connected, its port.
 
-    `unclaimed` holds, for each apex inherited from an earlier owner, the offset after which this
-    edge's deliveries wait until it says that it has processed the earlier owner's (rule 13).
-    `claiming` holds the same offset from then on, until the edge says that it has processed what
-    had waited: a link that breaks meanwhile may have carried any part of it. `given` are those that
-    the present link carries though they are unclaimed: the edge has nothing of them to come from
-    elsewhere, and is to hear of them on this link.
+    - `stream`, `opened`: number and origin of the edge's last link.
+    - `has_come`: True if this life of the edge has connected here.
+    - `unclaimed`: apexes inherited from an earlier owner, each with an offset. Deliveries behind
+      the offset wait until the edge has processed the earlier owner's deliveries (rule 13).
+    - `claiming`: the same offsets after the claim, until the edge has processed the deliveries that
+      waited. A link that breaks meanwhile may have carried any part of them.
+    - `given`: unclaimed apexes that the present link delivers all the same. The edge expects no
+      records of them from elsewhere, and hears of the apex on this link.
     """
 
     edge: str
@@ -107,17 +116,17 @@ class EdgePeer:
     given: set[str] = attrs.Factory(set)
 
     def sender(self) -> Sender | None:
-        """What brings QoS 0 to it at once."""
+        """Return the sender for immediate QoS 0."""
         return None if self.port is None or self.unclaimed else self.port.sender()
 
     def disconnect(self, reason: str) -> None:
-        """Close the edge's link, if it has one: it takes and gets nothing more."""
+        """Close the edge's link, if any: no more publishes and deliveries."""
         port, self.port = self.port, None
         if port is not None:
             port.close(reason)
 
     def is_waiting_for(self, record: Record) -> bool:
-        """Whether the record waits for a claim; one from before the inheritance does not."""
+        """True if the record waits for a claim; a record from before the inheritance does not."""
         topic, offset = record.message.topic, record.offset
         return any(
             is_within(topic, apex) and (not offset or offset > start) and apex not in self.given
@@ -125,15 +134,15 @@ class EdgePeer:
         )
 
     def open_claims(self) -> dict[str, int]:
-        """What it has not claimed, or not processed since; the earlier offset where it is both."""
+        """Return the unclaimed and unprocessed apexes, each with its lower offset."""
         return {**self.unclaimed, **self.claiming}
 
     def claim(self, greeting: EdgeGreeting) -> dict[str, int]:
         """
-        What an edge that connects claims: the offsets behind which the apexes' deliveries go on.
+        Apply the claims of a connecting edge; return the offsets behind which deliveries resume.
 
-        An apex of which nothing is known here and there is left out: its deliveries are like all
-        others. What the edge does not name any more is done with.
+        An apex that neither side has noted is left out: its deliveries are like all others. A claim
+        that the edge no longer names is done.
         """
         claims, self.given = greeting.claims, set(greeting.returned)
         self.claiming = {apex: at for apex, at in self.claiming.items() if apex in claims}
@@ -143,8 +152,8 @@ class EdgePeer:
             is_new = processed is None and start is None
             if apex in self.given:
                 start = self.unclaimed.get(apex) if start is None else start
-            # A claim may be of an earlier time: since then the apex went and came back, and the
-            # edge, which was away, is still to hear of that.
+            # A claim may be outdated: the apex may have gone and come back since, while the edge
+            # was away. The edge must still hear of that.
             elif is_new or (processed or 0) >= self.unclaimed.get(apex, 0):
                 inherited = self.unclaimed.pop(apex, None)
                 if start is None and inherited is not None:
@@ -152,17 +161,17 @@ class EdgePeer:
             if processed is not None:
                 since[apex] = processed
             elif start is not None:
-                # An edge that resumes may lack records from before the inheritance, too.
+                # A resuming edge may also lack records from before the inheritance.
                 resumed = start if greeting.position is None else greeting.position
                 since[apex] = min(start, resumed)
         return since
 
     def claim_more(self, claims: Mapping[str, int | None]) -> dict[str, int]:
         """
-        What a connected edge has come to claim; the same as for `claim`.
+        Apply the claims that a connected edge adds; return the same as `claim`.
 
-        Where it has not heard yet that an apex came again, it repeats what it claimed before: all
-        that belongs to that is on its way to it already, and the end of its later owner is, too.
+        An edge that has not heard of an apex's second return repeats its earlier claim. All
+        deliveries of that claim are already on the link, and so is the end of the later owner.
         """
         self.forget_claims([apex for apex in claims if apex in self.given])
         since = {}
@@ -172,7 +181,7 @@ class EdgePeer:
         return since
 
     def forget_claims(self, apexes: Iterable[str]) -> None:
-        """The edge has processed what had waited."""
+        """Forget claims whose waiting deliveries the edge has processed."""
         for apex in apexes:
             self.claiming.pop(apex, None)
             if apex in self.given:
@@ -182,7 +191,7 @@ class EdgePeer:
 
 @attrs.frozen
 class ParkedInterest:
-    """A request for an interest that came while a fence was up; answered when it is lifted."""
+    """An interest request that a fence stopped; the answer follows when the fence is lifted."""
 
     peer: EdgePeer
     port: EdgePort | None
@@ -194,8 +203,9 @@ class ParkedInterest:
 @attrs.frozen(kw_only=True)
 class ReturnedZone:
     """
-    An apex that came back to the zone, after `offset`, from another node that had it at `epoch`.
-    `is_inherited`: it brought along what the edge wants of it.
+    An apex that came back to the zone behind `offset`; another node had it at `epoch`.
+
+    `is_inherited`: True if the apex brought the edge's interest along.
     """
 
     apex: str
@@ -207,12 +217,15 @@ class ReturnedZone:
 @attrs.frozen(kw_only=True)
 class EdgeGreeting:
     """
-    What an edge says of itself when it connects; `position` None: nothing to resume.
+    An edge's report on itself when it connects.
 
-    `claims`: apexes whose earlier owner's deliveries are all processed, each with the last offset
-    of this owner's that is, None where none is. `returned`: apexes that came back, with what it
-    wants of them, while it was away, and of which it has not heard. `stream`: numbers that grow
-    with each link of a process, which was `opened` so; None: nobody knows how.
+    - `position`: the offset to resume from; None: no stream to resume.
+    - `claims`: apexes whose earlier owner's deliveries are all processed. Each has the last
+      processed offset of this owner; None: no delivery is processed.
+    - `returned`: apexes that came back with the edge's interest while the edge was away and
+      unaware.
+    - `stream`: a number that grows with each link of a process.
+    - `opened`: the link's origin; None: unknown.
     """
 
     edge: str
@@ -229,9 +242,10 @@ class EdgeGreeting:
         """
         True if a newer link of the edge is known.
 
-        Another process may count its lives from a lower number: its folder is a copy, or new, and
-        the time of day went back. Its token says which one came last. A life that another node has
-        told of, and that never came, is older than any that does: a lie would lock the edge out.
+        Another process may count its lives from a lower number: its folder is a copy or new, and
+        the clock went back. The owner's token then decides which process came last. A life that
+        only another node reported is older than any life that connects: otherwise a lie would lock
+        the edge out.
         """
         if not known.has_come:
             return False
@@ -241,16 +255,16 @@ class EdgeGreeting:
         return (known.incarnation, known.stream) > (self.incarnation, self.stream)
 
     def is_before(self, apex: str, offset: int) -> bool:
-        """Whether the edge may not have heard that the apex came back after this offset."""
+        """True if the edge may not have heard that the apex came back after this offset."""
         processed = self.claims.get(apex)
         return processed is None or processed < offset
 
     def closes(self, key: MarkKey, apex: str) -> bool:
         """
-        Whether the edge says that it needs this mark at the owner of `apex` no longer (rule 4).
+        True if the edge no longer needs this mark at the owner of `apex` (rule 4).
 
-        Marks that came with a zone that was given back are needed by edges that have not heard of
-        that yet; they go with the edge's process.
+        An edge may need marks of a zone that was given back before it hears of that. Such marks end
+        with the edge's process.
         """
         edge, incarnation, zone, _ = key
         is_closed = zone == apex or incarnation != self.incarnation
@@ -260,9 +274,13 @@ class EdgeGreeting:
 @attrs.frozen(kw_only=True)
 class EdgeCatchUp:
     """
-    What an edge gets before it is live again: its records above `after` (None: nothing), those of
-    `claimed` apexes above the offset named there, others above `resumed` (None: no others).
-    `missed` offsets are kept no longer. When it is sent, the claims `completes` are done with.
+    The records that an edge reads before it is live again.
+
+    - `after`: records above this offset; None: no catch-up.
+    - `claimed`: apexes whose records count above the named offset.
+    - `resumed`: other records count above this offset; None: no other records.
+    - `missed`: the number of offsets that the journal no longer has.
+    - `completes`: the claims that are done when the catch-up is sent.
     """
 
     after: int | None = None
@@ -272,8 +290,8 @@ class EdgeCatchUp:
     completes: tuple[str, ...] = ()
 
     def has(self, record: Record) -> bool:
-        """Whether the record belongs to it, if the edge wants its topic."""
-        # The deepest claim is the latest; what it says holds for the apexes above it, too.
+        """True if the record belongs to the catch-up, provided that the edge wants its topic."""
+        # The deepest claim is the latest and overrides the apexes above it.
         apex = deepest_enclosing(record.message.topic, self.claimed)
         since = self.resumed if apex is None else self.claimed[apex]
         return since is not None and record.offset > since

@@ -20,13 +20,13 @@ from txbroker.journal.zone_journal import Record, Unclaimed
 from txbroker.model.topics import is_within
 
 TOPICS_REMEMBERED = 100_000
-"""Topics of which is remembered who gets them, and that they are the zone's."""
+"""The most topics whose receivers, and whose place in the zone, are cached."""
 
 EDGES_REMEMBERED = 100_000
-"""Edges that all different answers name together, with one for each answer."""
+"""The most edges in all cached sets of receivers, counting one more for each set."""
 
 PEERS = 10_000
-"""Edges that are remembered; beyond that one that is away is forgotten."""
+"""The most remembered edges; beyond that the table evicts an edge that is away."""
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class EdgePeers:
         self._router = router
         self._reclaimed = reclaimed
         self._known: dict[str, EdgePeer] = {}
-        self._filters = SortedFilters()  # of all edges, each once
+        self._filters = SortedFilters()  # of all edges, each filter once
         self._receivers: TopicCache[_Receivers] = TopicCache(TOPICS_REMEMBERED)
         self._young = self._receivers.young
         self._sets: dict[tuple[EdgePeer, ...], _Receivers] = {}
@@ -59,27 +59,27 @@ class EdgePeers:
         return len(self._known)
 
     def get(self, edge: str) -> EdgePeer | None:
-        """What is known of an edge."""
+        """Return the edge, if it is known."""
         return self._known.get(edge)
 
     def ports(self) -> list[EdgePort]:
-        """The edges that are connected."""
+        """Return the ports of the connected edges."""
         return [peer.port for peer in self._known.values() if peer.port is not None]
 
     @property
     def topics(self) -> int:
-        """Topics of which is remembered who gets them."""
+        """Return the number of topics with cached receivers."""
         return len(self._receivers)
 
     # receivers
 
     def receivers(self, topic: str) -> tuple[EdgePeer, ...]:
-        """Who gets the topic's messages."""
+        """Return the edges that get the topic's messages."""
         known = self._young.get(topic) or self._receivers.again(topic)
         if known is None:
             found = self._router.interests.match(topic)
             peers = tuple({peer.edge: peer for _, peer in found}.values())
-            # Most topics go to the same edges as others do.
+            # Most topics have the same receivers as other topics, so the sets are shared.
             self._sets_size += 0 if peers in self._sets else len(peers) + 1
             if self._sets_size > EDGES_REMEMBERED:
                 self._forget_receivers()
@@ -88,25 +88,25 @@ class EdgePeers:
         return known.peers
 
     def split(self, run: Run) -> list[tuple[tuple[EdgePeer, ...], Run]]:
-        """What of a run goes to whom."""
+        """Split a run by its receivers."""
         return self._router.receivers(run)
 
     def sole(self, runs: list[Run]) -> EdgePeer | None:
-        """Who gets all of these runs, where nobody else gets any of them."""
+        """Return the edge that alone gets all of these runs; None if there are other receivers."""
         found: EdgePeer | None = self._router.sole_receiver(runs)
         return found
 
-    # who is known
+    # known edges
 
     def greet(self, edge: str, incarnation: int) -> EdgePeer | None:
-        """The edge in this life of its process; None when a newer one is known."""
+        """Return the edge in this life of its process; None if a newer life is known."""
         peer = self._known.get(edge)
         if peer is not None and peer.incarnation > incarnation:
             return None
         return self.admit(edge, incarnation)
 
     def admit(self, edge: str, incarnation: int) -> EdgePeer:
-        """The same of the life that is here, whatever its number."""
+        """Return the edge in the life that has connected, whatever the life's number."""
         peer = self._known.get(edge)
         if peer is None or peer.incarnation != incarnation:
             inherited, filters = self._reclaimed(), set[str]()
@@ -115,7 +115,7 @@ class EdgePeers:
                 filters = peer.filters & self._touching(inherited)
                 self.forget(peer)
             self._make_room()
-            # What it has not claimed waits for it over a restart of its process.
+            # Unclaimed deliveries wait for the edge over a restart of its process.
             peer = EdgePeer(edge=edge, incarnation=incarnation, unclaimed=inherited)
             self._known[edge] = peer
             self.set_filters(peer, filters)
@@ -123,9 +123,9 @@ class EdgePeers:
 
     def inherit(self, apex: str, interest: EdgeInterest, offset: int) -> None:
         """
-        An edge comes along with a subtree; its deliveries wait behind `offset`.
+        Add an edge that came with a subtree; its deliveries of the subtree wait behind `offset`.
 
-        Of a life that is here no other node knows better whether it is the last one.
+        For a connected life, no other node's report on its being the last life counts.
         """
         peer = self._known.get(interest.edge)
         if peer is None or peer.port is None or interest.incarnation < peer.incarnation:
@@ -134,16 +134,18 @@ class EdgePeers:
             return
         for topic_filter in interest.filters:
             self.add_filter(peer, topic_filter)
-        # What it has not claimed of an earlier time is not forgotten.
+        # An earlier unclaimed offset stays: otherwise the edge would miss the records behind it.
         peer.unclaimed.setdefault(apex, offset)
 
     def reclaim(self, apex: str, offset: int) -> None:
-        """A subtree came back without its edges: all deliveries of it wait behind `offset`."""
+        """
+        Make all edges' deliveries wait behind `offset`: the subtree came back without its edges.
+        """
         for peer in self:
             peer.unclaimed.setdefault(apex, offset)
 
     def restore(self, known: Unclaimed) -> None:
-        """What was known of an edge when the process ended."""
+        """Restore an edge's state as stored when the process ended."""
         peer = self.greet(known.interest.edge, known.interest.incarnation)
         if peer is None:
             return
@@ -153,25 +155,25 @@ class EdgePeers:
         peer.unclaimed = {**dict(unheard), **known.apexes}
 
     def unclaimed_of(self, edge: str) -> dict[str, int]:
-        """What an edge, known or not, has not claimed, with the offsets that it starts behind."""
+        """Return the unclaimed apexes of an edge, known or not, with their offsets."""
         peer = self._known.get(edge)
         return self._reclaimed() if peer is None else peer.unclaimed
 
     def forget(
         self, peer: EdgePeer, reason: str = "a newer process of this edge took over"
     ) -> None:
-        """Drop all that is known of an edge."""
+        """Forget an edge and close its link."""
         self.set_filters(peer, set())
         peer.disconnect(reason)
         del self._known[peer.edge]
 
     def forget_all(self, reason: str) -> None:
-        """Drop all edges."""
+        """Forget all edges."""
         for peer in self:
             self.forget(peer, reason)
 
     def _make_room(self) -> None:
-        # The one known for longest goes; it is away, and starts anew if it comes back.
+        # The longest known absent edge is evicted; it begins anew if it comes back.
         if len(self._known) >= PEERS:
             away = next((peer for peer in self._known.values() if peer.port is None), None)
             if away is not None:
@@ -180,7 +182,7 @@ class EdgePeers:
     # interest
 
     def add_filter(self, peer: EdgePeer, topic_filter: str) -> None:
-        """The edge wants what matches."""
+        """Add a filter to the edge's interest."""
         if topic_filter not in peer.filters:
             peer.filters.add(topic_filter)
             if topic_filter not in self._router.interests:
@@ -189,7 +191,7 @@ class EdgePeers:
             self._forget_receivers()
 
     def remove_filter(self, peer: EdgePeer, topic_filter: str) -> None:
-        """The last client of the edge left the filter."""
+        """Remove a filter that the edge's last client has left."""
         if topic_filter in peer.filters:
             peer.filters.discard(topic_filter)
             self._router.interests.remove(topic_filter, peer.edge)
@@ -198,7 +200,7 @@ class EdgePeers:
             self._forget_receivers()
 
     def remove_within(self, peer: EdgePeer, apex: str) -> None:
-        """An edge that is away wants nothing that only what is within an apex can match."""
+        """Remove an absent edge's filters that can match within the apex only."""
         for texts in list(self._filters.within(apex)):
             for topic_filter in texts:
                 self.remove_filter(peer, topic_filter)
@@ -214,15 +216,15 @@ class EdgePeers:
         self, peer: EdgePeer, filters: Iterable[str], unheard: Collection[str]
     ) -> None:
         """
-        Replace the edge's interest, but for apexes of which it has not heard that they are here.
+        Replace the edge's interest, except for returned apexes that the edge has not heard of.
 
-        It withdrew what it wants of them when they went, and they brought it along.
+        The edge withdrew its filters there when the apexes left, and the apexes brought them back.
         """
         kept = peer.filters & self._touching(unheard)
         self.set_filters(peer, kept | set(filters))
 
     def _touching(self, apexes: Iterable[str]) -> set[str]:
-        """The filters of all edges that may match within one of the apexes."""
+        """Return the filters of all edges that may match within one of the apexes."""
         found = (texts for apex in apexes for texts in self._filters.touching(apex))
         return set(chain.from_iterable(found))
 
@@ -233,7 +235,7 @@ class EdgePeers:
             self._sets_size = 0
 
     def wanted(self, peer: EdgePeer, records: Iterable[Record]) -> list[Record]:
-        """Those of the records that the edge is to get."""
+        """Return the records that the edge shall get."""
         return [
             record
             for record in records
@@ -241,7 +243,7 @@ class EdgePeers:
         ]
 
     def unclaimed(self) -> Iterator[Unclaimed]:
-        """What edges have not claimed, or not processed since they did."""
+        """Yield the edges' inheritances that are unclaimed, or not processed since the claim."""
         reclaimed = self._reclaimed()
         for peer in self._known.values():
             apexes = peer.open_claims()
@@ -254,7 +256,7 @@ class EdgePeers:
                 yield Unclaimed(interest=interest, apexes=apexes, heard=heard)
 
     def within(self, apex: str) -> Iterator[EdgeInterest]:
-        """Who wants what of the subtree."""
+        """Yield each edge's interest in the subtree."""
         touching = self._touching((apex,))
         for peer in self._known.values():
             filters = tuple(sorted(peer.filters & touching))
@@ -263,8 +265,9 @@ class EdgePeers:
 
     def await_claims(self, apex: str, *, connected: bool = False) -> bool:
         """
-        Whether edges have not claimed yet what they inherited of the subtree or around it;
-        `connected`: only those that are here count.
+        True if edges have unclaimed inheritances of the subtree, or around it.
+
+        `connected`: only connected edges count.
         """
         return any(
             is_within(apex, inherited) or is_within(inherited, apex)

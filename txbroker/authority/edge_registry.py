@@ -1,8 +1,8 @@
 """
-How the edges of a zone come, resume and leave, and what each of them wants.
+The registry of a zone's edges: their links, positions, claims and interests.
 
-An edge may be behind, and it may have inherited what another node served when it was here last:
-that it has to claim before it gets anything of it. What is sent to it live is the `Authority`'s.
+An edge that reconnects may be behind. An edge may also have inherited a subtree from another owner:
+a claim must come before the subtree's records. Live delivery is the `Authority`'s.
 """
 
 from __future__ import annotations
@@ -33,53 +33,53 @@ from txbroker.model.log_position import JournalHolder, JournalId
 from txbroker.mqtt.wire.message import Message
 
 MARKS = 100_000
-"""Duplicate marks of streams in one zone; beyond that no stream begins that has none."""
+"""The most duplicate marks of streams in one zone; beyond that no new stream may begin."""
 
 
 class ServedZone(Protocol):
-    """The authority, as the registry of its edges sees it."""
+    """The registry's port to the authority."""
 
     @property
     def apex(self) -> str:
-        """The zone's topmost prefix."""
+        """Return the zone's topmost prefix."""
 
     @property
     def epoch(self) -> int:
-        """Of the grant that it is served by."""
+        """Return the epoch of the zone's present grant."""
 
     @property
     def marks(self) -> dict[MarkKey, int]:
-        """How far each stream was taken."""
+        """Return the mark of each publish stream."""
 
     @property
     def wills(self) -> AcceptedWills:
-        """The wills that were taken; each has a mark, too."""
+        """Return the accepted wills; each has a mark too."""
 
     @property
     def retained(self) -> RetainedMessages:
-        """The messages that the zone retains."""
+        """Return the messages that the zone retains."""
 
     @property
     def peers(self) -> EdgePeers:
-        """The edges, with what each one wants."""
+        """Return the edges and their interests."""
 
     @property
     def delivered(self) -> int:
-        """The offset of the last durable record that was given to the edges."""
+        """Return the offset of the last durable record that was delivered to the edges."""
 
     @property
     def is_settled(self) -> bool:
-        """True if everything that was taken is durable and delivered."""
+        """True if all accepted publishes are durable and delivered."""
 
     def forget(self, port: EdgePort) -> None:
-        """The port is gone: nothing is told it any more."""
+        """Drop the port's pending notification: its link is closed."""
 
     def in_order(self, action: Callable[[], None]) -> None:
-        """Run it when everything that was taken before it is durable and delivered."""
+        """Run the action when all publishes accepted before it are durable and delivered."""
 
 
 class EdgeRegistry:
-    """Of the edges of one authority, whose `EdgePeers` know them."""
+    """The edges of one authority, stored in its `EdgePeers`."""
 
     def __init__(
         self,
@@ -94,22 +94,22 @@ class EdgeRegistry:
         self._journal = journal
         self._bailiwick = bailiwick
 
-    # a link of an edge comes and goes
+    # an edge's link opens and closes
 
     def may_begin(self, key: MarkKey) -> bool:
-        """True if a stream has its mark, or there is room for another one (protocol rule 4)."""
+        """True if the stream has a mark, or the zone has room for another one (protocol rule 4)."""
         marks, wills = self._authority.marks, self._authority.wills
         return key in marks or len(marks) - len(wills) < MARKS
 
     def may_come(self, edge: str) -> bool:
-        """True if the edge is known, or there is room for another one."""
+        """True if the edge is known, or the zone has room for another one."""
         return self._peers.get(edge) is not None or self._journal.has_room_for(edge)
 
     def forget(self, edge: str) -> None:
-        """The edge is a member of the tree no longer, by command: nothing is kept for it."""
+        """Forget an edge that a command removed from the members, with its marks."""
         peer = self._peers.get(edge)
         if peer is not None and peer.port is not None:
-            return  # it lives, and says itself what it needs
+            return  # a connected edge lives and reports its needs itself
         if peer is not None:
             self._peers.forget(peer)
         marks = self._authority.marks
@@ -119,9 +119,11 @@ class EdgeRegistry:
 
     def expect(self, greeting: EdgeGreeting) -> bool:
         """
-        An edge will `connect` when what was taken before is durable; False: it has begun anew.
+        Close the edge's earlier link, as the edge will `connect` once earlier publishes are
+        durable.
 
-        Nothing more is taken by an earlier link of it: the marks that it is told are its last ones.
+        Return False if a newer link is known. The earlier link accepts no more publishes, so the
+        marks in the answer are final.
         """
         peer = self._peers.get(greeting.edge)
         if peer is None:
@@ -135,9 +137,9 @@ class EdgeRegistry:
         self, greeting: EdgeGreeting, port: EdgePort
     ) -> tuple[EdgePeer, EdgeCatchUp] | None:
         """
-        An edge is here; its interest replaces what was known of it.
+        Connect an edge, whose interest replaces the known one; return its peer and catch-up.
 
-        None: a newer link or incarnation of the edge is known, this one is to be closed.
+        None: a newer link or incarnation of the edge is known, and the caller must close this link.
         """
         if not self.expect(greeting):
             return None
@@ -156,7 +158,7 @@ class EdgeRegistry:
         return peer, catch_up
 
     def returned(self, greeting: EdgeGreeting) -> list[ReturnedZone]:
-        """Apexes that came back here, and that the edge may not know of."""
+        """Return the apexes that came back here and that the edge may not know of."""
         reclaimed = self._table.reclaimed_at()
         return [
             ReturnedZone(
@@ -172,17 +174,17 @@ class EdgeRegistry:
         ]
 
     def disconnect(self, peer: EdgePeer, port: EdgePort) -> None:
-        """The edge's link is gone; its interest stays, so that it can resume."""
+        """Note that the edge's link is closed; the interest stays, so that the edge can resume."""
         self._authority.forget(port)
         if peer.port is port:
             peer.port = None
 
-    # what an edge is behind with
+    # catch-up of an edge
 
     def sync(
         self, peer: EdgePeer, filters: Iterable[str], claims: Mapping[str, int | None]
     ) -> EdgeCatchUp:
-        """Replace a connected edge's interest; what it claims is to be sent first."""
+        """Replace a connected edge's interest; the returned catch-up of its claims goes first."""
         with self._noting_claims(peer):
             catch_up = self._catch_up(peer.claim_more(claims), None)
         self._peers.replace_filters(peer, filters, self._unheard(peer))
@@ -190,14 +192,14 @@ class EdgeRegistry:
         return attrs.evolve(catch_up, completes=completes)
 
     def on_claimed(self, peer: EdgePeer, apexes: Iterable[str]) -> None:
-        """The edge has processed what waited for its claims: all is live, or resumes, from here."""
+        """End claims that the edge has processed: their apexes are live, or resume, from here."""
         with self._noting_claims(peer):
             peer.forget_claims(apexes)
 
     def backlog(
         self, peer: EdgePeer, catch_up: EdgeCatchUp, after: int, through: int
     ) -> tuple[JournalChunk, list[Record]]:
-        """The next chunk of a catch-up, and what of it the edge gets."""
+        """Return the next chunk of a catch-up, and the chunk's records that the edge gets."""
         chunk = self._journal.read(after, through)
         due = [record for record in chunk.records if catch_up.has(record)]
         return chunk, self._peers.wanted(peer, due)
@@ -210,10 +212,10 @@ class EdgeRegistry:
         holders: Mapping[JournalId, tuple[JournalHolder, ...]] = MappingProxyType({}),
     ) -> None:
         """
-        What the edge's sessions need lies above these offsets, and what it is still to claim.
+        Store the edge's low-water marks: its sessions and open claims need records above them.
 
-        `kept` is called when that is durable; not while a fence is up: the marks may have gone with
-        the zone by then, as they were before.
+        `kept` runs when the marks are durable. A standing fence suppresses `kept`: the zone may
+        have moved with its earlier marks already.
         """
         authority, claims = self._authority, peer.open_claims().values()
         if claims:
@@ -223,10 +225,10 @@ class EdgeRegistry:
         if not self._bailiwick.is_fenced:
             self._journal.when_kept(kept)
 
-    # what an edge wants
+    # interest of an edge
 
     def add_interest(self, peer: EdgePeer, topic_filter: str, request: int, retained: bool) -> None:
-        """Count the filter from here on and answer in the edge's stream."""
+        """Add a filter and queue the answer in the edge's stream; a fence parks the request."""
         port = peer.port
         if self._bailiwick.is_fenced and self._bailiwick.park(
             ParkedInterest(peer, port, topic_filter, request, retained)
@@ -241,14 +243,14 @@ class EdgeRegistry:
     def add_interest_now(
         self, peer: EdgePeer, topic_filter: str
     ) -> Iterator[Message | None] | None:
-        """The same where the answer is due now: the retained messages; None: it is not."""
+        """Add a filter and return its retained messages at once; None if an answer must wait."""
         if self._bailiwick.is_fenced or not self._authority.is_settled:
             return None
         self._peers.add_filter(peer, topic_filter)
         return self._authority.retained.walk(topic_filter)
 
     def remove_interest(self, peer: EdgePeer, topic_filter: str) -> None:
-        """The last client of the edge left the filter."""
+        """Remove a filter that the edge's last client has left."""
         self._bailiwick.withdraw(peer, topic_filter)
         self._peers.remove_filter(peer, topic_filter)
 
@@ -256,8 +258,9 @@ class EdgeRegistry:
 
     def _unheard(self, peer: EdgePeer, claims: Iterable[str] = ()) -> set[str]:
         """
-        Apexes that came back and that the edge has not claimed, nor does now. One that was
-        delegated again since has taken along what the edge wants of it.
+        Return the returned apexes that the edge has not claimed and does not claim now.
+
+        An apex that was delegated again is left out: it took the edge's interest along.
         """
         unclaimed = peer.unclaimed.keys() - set(claims)
         return {apex for apex in unclaimed if self._table.lookup(apex) is None}

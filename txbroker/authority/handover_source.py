@@ -1,4 +1,4 @@
-"""A handover of a subtree away from its present owner, on that owner's side."""
+"""A handover of a subtree to another node, at the present owner."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from txbroker.model.zone_cut import ZoneCut
 
 
 class HandedZone(Protocol):
-    """The authority, as a handover of a part of its zone sees it: what travels."""
+    """The port of a handover to the authority: the state that moves."""
 
     @property
     def retained(self) -> RetainedMessages:
-        """The messages that the zone retains."""
+        """Return the messages that the zone retains."""
 
     @property
     def peers(self) -> EdgePeers:
-        """The edges, with what each one wants."""
+        """Return the edges and their interests."""
 
     @property
     def marks(self) -> Mapping[MarkKey, int]:
-        """How far each stream was taken."""
+        """Return the mark of each publish stream."""
 
     def cuts(self) -> tuple[ZoneCut, ...]:
-        """Every cut of the zone."""
+        """Return every cut of the zone."""
 
 
 class HandoverSource:
-    """A handover of `apex` away from here; one at a time for an apex."""
+    """A handover of `apex` to another node; at most one for an apex at a time."""
 
     def __init__(self, authority: HandedZone, apex: str) -> None:
         self.apex = apex
@@ -40,16 +40,18 @@ class HandoverSource:
         self._changed: set[str] = set()
 
     def bulk(self) -> Iterator[ZoneSnapshot]:
-        """The retained messages as they are now; what changes meanwhile comes with `rest`."""
+        """Yield the present retained messages; later changes come with `rest`."""
         return in_parts(list(self._authority.retained.within(self.apex)))
 
     def note(self, topic: str) -> None:
-        """The retained message of a topic changed."""
+        """Note that the retained message of a topic changed."""
         if is_within(topic, self.apex):
             self._changed.add(topic)
 
     def rest(self) -> Iterator[ZoneSnapshot]:
-        """What `bulk` did not have; only after the fence, when the authority has settled."""
+        """
+        Yield all that `bulk` lacks; call only after the fence, when the authority has settled.
+        """
         now = {topic: self._authority.retained.get(topic) for topic in sorted(self._changed)}
         yield from in_parts([message for message in now.values() if message is not None])
         yield ZoneSnapshot(

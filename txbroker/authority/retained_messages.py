@@ -1,9 +1,9 @@
 """
-The retained messages of a zone, of which there may be a million.
+The retained messages of a zone, up to a million.
 
-Each is its topic's name and one value, QoS and payload, which the store has, too; a long value lies
-where the store keeps such. A `Message` is made for whoever asks, and shared by those who ask at the
-same time.
+Each is stored as its topic's name and one value of QoS and payload, which the store shares; a long
+value stays in the store's value file. A `Message` is made per request, and concurrent requests
+share it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from txbroker.mqtt.wire.message import Message
 
 
 def pack(message: Message) -> bytes:
-    """What is kept of a message beside its topic."""
+    """Return the stored value of a message: its QoS and payload."""
     return bytes((message.qos,)) + message.payload
 
 
 class RetainedMessages:
-    """The messages by topic; `size`: the bytes of topics and payloads; `keep`: where they are."""
+    """
+    The retained messages by topic.
+
+    `size`: the bytes of all topics and payloads. `keep`: stores a long value outside of memory.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -37,25 +41,25 @@ class RetainedMessages:
         return len(self._tree)
 
     def get(self, topic: str) -> Message | None:
-        """The message of the topic."""
+        """Return the message of the topic."""
         found = self._tree.entry(topic.encode())
         return None if found is None else self._show(*found)
 
     def entry(self, topic: str) -> tuple[bytes, StoredValue] | None:
-        """The topic's name and the packed message, as they are kept."""
+        """Return the topic's stored name and value."""
         return self._tree.entry(topic.encode())
 
     def size_of(self, topic: str) -> int | None:
-        """Bytes of the topic and its payload; None where it has no message."""
+        """Return the bytes of the topic and its payload; None if the topic has no message."""
         found = self._tree.entry(topic.encode())
         return None if found is None else _size(*found)
 
     def set(self, message: Message) -> None:
-        """The message is its topic's last one."""
+        """Retain the message as its topic's last one."""
         self.put(message.topic.encode(), pack(message))
 
     def put(self, name: bytes, packed: StoredValue) -> None:
-        """The same, packed."""
+        """Retain a message in its stored form."""
         packed = self.keep(packed)
         before = self._tree.put(name, packed)
         self.size += _size(name, packed)
@@ -66,7 +70,7 @@ class RetainedMessages:
             gathering.note(name)
 
     def remove(self, topic: str) -> None:
-        """The topic has no message."""
+        """Remove the topic's message."""
         before = self._tree.remove(topic)
         if before is not None:
             name = topic.encode()
@@ -76,33 +80,35 @@ class RetainedMessages:
                 gathering.note(name)
 
     def match(self, topic_filter: str) -> Iterator[Message]:
-        """Those that a new subscription to the filter is sent."""
+        """Yield the messages that a new subscription to the filter gets."""
         return (self._show(*found) for found in self._tree.find(topic_filter))
 
     def walk(self, topic_filter: str) -> Iterator[Message | None]:
-        """The same step by step, each as it is at its step; None: a step has found nothing."""
+        """
+        Yield the matching messages step by step, each as of its step; None: the step found none.
+        """
         return (None if one is None else self._show(*one) for one in self._tree.walk(topic_filter))
 
     def ask(self, topic_filter: str) -> RetainedQuery:
-        """They are asked for, in one way or the other."""
+        """Return a query for the filter, to walk or to gather."""
         return RetainedQuery(self, topic_filter)
 
     def gather(self, topic_filter: str) -> RetainedCollection:
-        """The same as they are at one moment, though that takes many steps."""
+        """Return a collection of the matching messages as of one moment, found in many steps."""
         gathering = RetainedCollection(topic_filter, self._tree, self._show)
         self._gathered.add(gathering)
         return gathering
 
     def within(self, apex: str) -> Iterator[Message]:
-        """Those at or below the apex; `""` gives all."""
+        """Yield the messages at or below the apex; `""` yields all."""
         return (self._show(*found) for found in self._tree.find_within(apex))
 
     def topics(self, apex: str) -> Iterable[str]:
-        """The topics at or below the apex that have one."""
+        """Return the topics at or below the apex that have a message."""
         return (topic for topic, _ in self._tree.within(apex))
 
     def discard_within(self, apex: str) -> None:
-        """Take out what is at or below the apex."""
+        """Remove all messages at or below the apex."""
         for topic in list(self.topics(apex)):
             self.remove(topic)
 
@@ -116,7 +122,7 @@ class RetainedMessages:
 
 
 class RetainedQuery:
-    """What is retained for a filter, for whoever asks: to go through, as `walk`, or to `gather`."""
+    """A query for a filter's retained messages: iterate over it, as `walk`, or `gather` them."""
 
     def __init__(self, retained: RetainedMessages, topic_filter: str) -> None:
         self._retained = retained
@@ -126,15 +132,16 @@ class RetainedQuery:
         return self._retained.walk(self._filter)
 
     def gather(self) -> RetainedCollection:
-        """All of them as at one moment, which is still to come."""
+        """Return a collection of the messages as of one future moment."""
         return self._retained.gather(self._filter)
 
 
 class RetainedCollection:
     """
-    The retained messages for a filter, found in `steps`: as they are when the last step is done.
+    The retained messages for a filter as of the moment when the last of its `steps` is done.
 
-    A topic that changes meanwhile is looked at again. Of each, two places in lists are kept.
+    A topic that changes meanwhile is looked up again. Each message costs one place in each of two
+    lists.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class RetainedCollection:
         self._filter = topic_filter
         self._tree = tree
         self._show = show
-        self._names: list[bytes] = []  # in the order of their bytes
+        self._names: list[bytes] = []  # in byte order
         self._packed: list[StoredValue | None] = []
         self._changed: set[bytes] = set()
         self._late: set[bytes] = set()
@@ -154,11 +161,11 @@ class RetainedCollection:
         self._is_whole = False
 
     def __len__(self) -> int:
-        """How many there are, or are left, when all steps are done."""
+        """Return the number of messages, or of the rest, when all steps are done."""
         return self._count
 
     def steps(self) -> Iterator[None]:
-        """Find them."""
+        """Find the messages, one step at a time."""
         for found in self._tree.walk(self._filter):
             if found is not None:
                 self._names.append(found[0])
@@ -169,7 +176,7 @@ class RetainedCollection:
             yield
         self._look_again()
         self._is_whole = True
-        # New where the walk had passed, if they have not gone again.
+        # New topics that the walk had already passed, unless they were removed again.
         late = [self._tree.entry(name) for name in self._late if not self._has(name)]
         for name, packed in filter(None, late):
             self._names.append(name)
@@ -179,7 +186,7 @@ class RetainedCollection:
         self._packed.reverse()
 
     def take(self, count: int) -> list[Message]:
-        """The next ones, so many at the most, each once."""
+        """Return the next messages, `count` at most; each is returned once."""
         taken: list[Message] = []
         while self._names and len(taken) < count:
             name, packed = self._names.pop(), self._packed.pop()
@@ -189,14 +196,14 @@ class RetainedCollection:
         return taken
 
     def note(self, name: bytes) -> None:
-        """What is retained of a topic has changed."""
+        """Note that the retained message of a topic has changed."""
         if not self._is_whole and matches(self._filter, name.decode()):
             self._changed.add(name)
 
     # internal
 
     def _look_again(self) -> None:
-        """Those of which something is known; the others may still be found by the walk."""
+        """Update changed topics that the walk has found; the walk may still find the others."""
         changed, self._changed = self._changed, set()
         for name in changed:
             if not self._has(name):

@@ -1,9 +1,9 @@
 """
-How parts of a zone, or all of it, go to another node and come back, at the node that has it now.
+The transfer of a zone's subtrees, or of all the zone, to another node and back.
 
-What travels, and when which step is safe, is decided elsewhere (`HandoverSource`, `delegation`, the
-control plane); here is what each step does to the zone. A fenced subtree takes nothing until it is
-another node's, or is served here again.
+The transfer applies each step to the zone of the present owner. `HandoverSource` defines the moved
+state; `delegation` and the control plane decide when a step is safe. A fenced subtree accepts no
+publish until another node owns it, or this node serves it again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from txbroker.model.zone_cut import ZoneCut
 
 
 class DividedZone(HandedZone, Protocol):
-    """The authority, as the transfer of parts of its zone sees it."""
+    """The port of a transfer to the authority."""
 
     @property
     def apex(self) -> str:
-        """The zone's topmost prefix."""
+        """Return the zone's topmost prefix."""
 
     @property
     def serving(self) -> bool:
@@ -31,31 +31,31 @@ class DividedZone(HandedZone, Protocol):
 
     @property
     def settles_at(self) -> int:
-        """The offset at which all that was taken so far is durable."""
+        """Return the offset at which all accepted publishes are durable."""
 
     @property
     def outgoing(self) -> list[HandoverSource]:
-        """The handovers that are under way; each hears which retained messages change."""
+        """Return the handovers under way; each is notified of changed retained messages."""
 
     @property
     def reception(self) -> EdgeRegistry:
-        """Whoever takes the interest of edges."""
+        """Return the registry of the edges' interests."""
 
     def announce(self, cut: ZoneCut) -> None:
-        """Tell every connected edge of a cut, in its stream."""
+        """Announce a cut to every connected edge, in its delivery stream."""
 
     def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
-        """Tell every connected edge that this delegation ended."""
+        """Announce the end of a delegation to every connected edge."""
 
     def discard_retained(self, apex: str) -> None:
-        """Drop the retained messages of a subtree, which are its new owner's."""
+        """Discard the retained messages of a subtree, which are its new owner's."""
 
     def close(self) -> None:
-        """The zone was handed over: every edge is told, and nothing of it is kept."""
+        """Announce the end after a handover, and discard the retained messages."""
 
 
 class SubtreeTransfer:
-    """Of the zone of one authority."""
+    """The transfers of one authority's zone."""
 
     def __init__(
         self,
@@ -70,42 +70,42 @@ class SubtreeTransfer:
         self._journal = journal
         self._bailiwick = bailiwick
 
-    # one goes
+    # a subtree moves away
 
     def awaits_claims(self, apex: str) -> bool:
-        """Whether edges have not claimed yet what they inherited of the subtree or around it."""
+        """True if edges have unclaimed inheritances of the subtree, or around it."""
         return self._peers.await_claims(apex)
 
     def prepare(self, apex: str) -> HandoverSource:
-        """Start to hand the subtree over; it is served here until the fence."""
+        """Begin a handover of the subtree, which stays served until the fence."""
         outgoing = HandoverSource(self._authority, apex)
         self._authority.outgoing.append(outgoing)
         return outgoing
 
     def fence(self, outgoing: HandoverSource) -> int:
         """
-        Take nothing more for the subtree; returns the offset of the last QoS 1 or 2 record before
-        that: a position never gets to a QoS 0 one, and whoever waits for it would wait for ever.
+        Fence the subtree; return the offset of the last QoS 1 or 2 record before the fence.
 
-        The rest may be copied when what was taken before has settled: `in_order` tells.
+        A QoS 0 offset would never be reached: a position counts QoS 1 and 2 only, so a waiter would
+        wait for ever. The rest may be copied when all earlier publishes have settled (`in_order`).
         """
         self._bailiwick.fence(outgoing.apex)
         return self._authority.settles_at
 
     def roll_back(self, outgoing: HandoverSource) -> None:
-        """The handover came to nothing; the subtree is served here on."""
+        """Roll the handover back; this node serves the subtree on."""
         self._end(outgoing)
 
     def complete(self, outgoing: HandoverSource) -> None:
-        """The parent has committed: the subtree is another node's, and every edge is told."""
+        """Complete the handover after the parent's commit, and announce the cut to every edge."""
         apex = outgoing.apex
         if apex == self._authority.apex:
             self._authority.close()
         else:
             self._authority.discard_retained(apex)
             for peer in self._peers:
-                # One that is connected may have records of the subtree to come before the cut; it
-                # withdraws its filters itself when it hears of that.
+                # A connected edge may still receive records of the subtree before the cut, and
+                # withdraws its filters itself at the cut.
                 if peer.port is None:
                     self._peers.remove_within(peer, apex)
             cut = self._table.get(apex)
@@ -113,30 +113,31 @@ class SubtreeTransfer:
                 self._authority.announce(cut.cut)
         self._end(outgoing)
 
-    # one comes back
+    # a subtree comes back
 
     def hold(self, apex: str) -> None:
         """
-        A subtree has come back: take nothing for it before `let_go`.
+        Fence a subtree that has come back, until `let_go`.
 
-        The edges that are here claim it first, so that no record of it lies below the position of
-        one that had not heard of it.
+        The connected edges claim it first. Otherwise a record could lie below the position of an
+        edge that had not heard of the return.
         """
         self._bailiwick.fence(apex)
 
     def is_claimed(self, apex: str) -> bool:
-        """Whether all edges that are here have claimed what they inherited of the subtree."""
+        """True if all connected edges have claimed what they inherited of the subtree."""
         return not self._peers.await_claims(apex, connected=True)
 
     def let_go(self, apex: str) -> None:
-        """The subtree is served from now on."""
+        """Serve the subtree from now on."""
         self._lift(apex)
 
     def reclaim(self, apex: str, epoch: int) -> None:
         """
-        A subtree is this zone's again, from the offset on that the table says, and its last owner,
-        of `epoch`, has not said what edges want of it: each one, known or not, gets nothing of it
-        before it has claimed it, and then all.
+        Resume a reclaimed subtree behind the offset that the delegation table names.
+
+        Its last owner, of `epoch`, has not reported the edges' interests. So each edge, known or
+        not, gets no record of the subtree before its claim, and all of them after.
         """
         offset = self._table.reclaimed_at()[apex]
         self._peers.reclaim(apex, offset)

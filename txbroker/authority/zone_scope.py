@@ -1,8 +1,8 @@
 """
-What of a zone is served here now: all within its apex, but for its cuts and its fences.
+The topics that a node serves now: all within its zone's apex, without its cuts and fences.
 
-DNS calls what a server answers for its bailiwick. A fence is for publishes, and for interests, too
-(protocol rule 12): the next owner of a subtree has not heard of one that comes after it.
+DNS calls this a server's bailiwick. A fence stops publishes and interests (protocol rule 12): a
+subtree's next owner would never hear of an interest from after the fence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from txbroker.model.topics import is_sys, is_within, may_match_within
 
 
 class ZoneScope:
-    """Of the zone `apex`; `ours` has topics that were judged to be in it, as a short cut."""
+    """
+    The scope of the zone `apex`; `ours` contains topics that were judged TAKEN, as a short cut.
+    """
 
     def __init__(self, apex: str, table: DelegationTable, router: Router) -> None:
         self._router = router
@@ -30,12 +32,12 @@ class ZoneScope:
         self._parked: list[ParkedInterest] = []
 
     def judge(self, topic: str) -> PublishVerdict:
-        """Whether a publish to this topic is to be taken, while the zone is served."""
+        """Return the verdict on a publish to this topic, while the zone is served."""
         if self._judged.again(topic) is not None:
             return TAKEN
         if not is_within(topic, self._apex) or self._table.lookup(topic):
             return PublishVerdict.NOT_AUTHORITATIVE
-        if is_sys(topic):  # each node's own
+        if is_sys(topic):  # each node has its own `$SYS` topics
             return PublishVerdict.NOT_AUTHORITATIVE
         if any(is_within(topic, apex) for apex in self._fences):
             return PublishVerdict.PARKED
@@ -43,7 +45,7 @@ class ZoneScope:
         return TAKEN
 
     def judge_anew(self) -> None:
-        """What is served here changed."""
+        """Discard all verdicts, as the served topics have changed."""
         self._judged.clear()
         self._router.bounds.replace(
             {
@@ -54,37 +56,37 @@ class ZoneScope:
         )
 
     def has(self, run: Run) -> bool:
-        """Whether publishes to all of its topics are to be taken, while the zone is served."""
+        """True if the zone accepts all topics of the run, while the zone is served."""
         return self._router.taken(run, TAKEN) == run.count
 
     # fences
 
     @property
     def is_fenced(self) -> bool:
-        """Whether some subtree is."""
+        """True if a fence stands."""
         return bool(self._fences)
 
     def fence(self, apex: str) -> None:
-        """Take nothing more for the subtree."""
+        """Accept no more publishes and interests for the subtree."""
         self._fences.add(apex)
         self.judge_anew()
 
     def lift(self, apex: str) -> list[ParkedInterest]:
-        """The fence goes; what was parked, by this one or another, is to be asked again."""
+        """Lift the fence; return all parked interests, which the caller must request again."""
         self._fences.discard(apex)
         self.judge_anew()
         parked, self._parked = self._parked, []
         return parked
 
     def park(self, asked: ParkedInterest) -> bool:
-        """Whether an interest has to wait for a fence; then it does."""
+        """Park an interest that a fence stops; return True if it was parked."""
         is_fenced = any(may_match_within(asked.topic_filter, apex) for apex in self._fences)
         if is_fenced:
             self._parked.append(asked)
         return is_fenced
 
     def withdraw(self, peer: EdgePeer, topic_filter: str) -> None:
-        """The edge does not want it any more."""
+        """Drop a parked interest that its edge has withdrawn."""
         if self._parked:
             self._parked = [
                 asked

@@ -20,8 +20,8 @@ log = get_logger()
 
 BLOCK = 1 << 22
 """
-Offsets by which the bound is raised; half of them are left when it is, for what is delivered before
-that is durable.
+Offsets by which the bound rises. A raise happens while half a block remains, for offsets that are
+delivered before the raise is durable.
 """
 
 _KEY = b"ceiling"
@@ -31,7 +31,12 @@ class OffsetReservation:
     """The bound for the part that is appended to, in `table`."""
 
     def __init__(self, table: LogTable, counters: Counters, *, survives_kill: bool) -> None:
-        """`survives_kill`: what was appended is with the system before anybody hears of it."""
+        """
+        Create the reservation.
+
+        `survives_kill`: True if the operating system has each record before any other node hears of
+        it.
+        """
         self._table = table
         self._counters = counters
         self._survives_kill = survives_kill
@@ -39,10 +44,11 @@ class OffsetReservation:
         self._offset = 0
 
     def open(self, part: JournalPart) -> None:
-        """Go on with a part, above everything that was handed out before."""
+        """Continue a part above every offset that may have been assigned before."""
         known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
         is_same = known.epoch == part.key.epoch
-        # Where the runs have no names, no other one is taken for this one.
+        # A system without boot ids counts as restarted: otherwise a crash of the machine could pass
+        # unnoticed.
         is_other = not known.boot or known.boot != boot_id()
         is_lost = known.is_exact or is_other or not self._survives_kill
         if is_same and is_lost and known.offset >= part.next:
@@ -54,12 +60,12 @@ class OffsetReservation:
         self._raise(part.next - 1)
 
     def pass_offset(self, offset: int) -> None:
-        """An offset was handed out."""
+        """Raise the bound if the assigned offset comes near it."""
         if offset > self._offset - BLOCK // 2:
             self._raise(offset)
 
     def close(self, part: JournalPart) -> None:
-        """Everything that was handed out is in the journal, or is a hole that is known."""
+        """Store the exact end: each assigned offset is in the journal or in a known hole."""
         self._put(part.next - 1, is_exact=True)
 
     def _raise(self, offset: int) -> None:

@@ -36,16 +36,18 @@ from txbroker.storage.value_file import RETAINED
 from txbroker.v1 import state_pb2
 
 CHECKPOINT_EVERY = 50_000
-"""Records behind the checkpoint after which it is due; what a start may have to replay."""
+"""
+Records behind the checkpoint after which the next one is due; a start may have to replay them.
+"""
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""Likewise, bytes of retained messages that changed."""
+"""Bytes of changed retained messages after which a checkpoint is due."""
 
 STEP_TOPICS = 256
 STEP_BYTES = 64 * 1024
 """
-Topics of a checkpoint that are written at once, and bytes of their messages: a second's flood of
-retained messages, written in one piece, kept all others waiting for a tenth of the next.
+The most topics, and bytes of their messages, that one step of a checkpoint writes. In one step, a
+second's flood of retained messages delayed all other work by a tenth of the next second.
 """
 
 _CHECKPOINT = b"checkpoint"
@@ -68,7 +70,11 @@ class ZoneStore:
         is_short: Callable[[], bool],
         counters: Counters,
     ) -> None:
-        """`is_short`: the disk is to take nothing that nobody waits for."""
+        """
+        Create the store.
+
+        `is_short`: True if the disk must accept only records that a client waits for.
+        """
         self._zone = zone
         self._node = node
         self._disk = disk
@@ -89,45 +95,47 @@ class ZoneStore:
         self._durable = 0
         self._groups: deque[tuple[JournalPart | None, int]] = deque()
         self._is_asked = False
-        self._time = 0  # of what is to be durable with the next group
+        self._time = 0  # time of the records in the next group commit
         self._checkpoint = 0
         self._saved = 0
-        self._changed: set[str] = set()  # since the last checkpoint was begun
+        self._changed: set[str] = set()  # topics changed since the last checkpoint began
         self._changed_size = 0
-        self._writing: set[str] | None = None  # what is left of the one that is being written
+        self._writing: set[str] | None = None  # remaining topics of the checkpoint under way
         self._when_written: list[Callable[[], None]] = []
         self._work_off: Callable[[Iterator[None]], object] = deque
         self._told_marks: dict[MarkKey, int] = {}
 
     def wire(self, authority: Authority) -> None:
-        """The zone whose state this keeps."""
+        """Connect the authority whose state this store persists."""
         self._authority = authority
         authority.retained.keep = self._disk.attic.keep
 
     def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
-        """`work_off` does a long piece of work step by step; without it, it is done at once."""
+        """
+        Set `work_off`, which does a long piece of work in steps; without it the work runs at once.
+        """
         self._work_off = work_off
 
-    # from the authority (Journal)
+    # from the authority (`ZoneJournal`)
 
     @property
     def offset(self) -> int:
-        """The last offset that was given to a record."""
+        """Return the last assigned offset."""
         return 0 if self._part is None else self._part.next - 1
 
     @property
     def durable(self) -> int:
-        """Records up to this offset may be delivered and acknowledged."""
+        """Return the offset up to which records may be delivered and acknowledged."""
         return self._durable
 
     @property
     def predecessor(self) -> LogPosition | None:
-        """Where the part goes on from: the end of another one; None: nowhere."""
+        """Return the end of the part that this part continues; None: no predecessor."""
         found = None if self._part is None else self._part.predecessor
         return None if found is None else LogPosition(*found)
 
     def open(self, epoch: int, predecessor: LogPosition | None) -> ZoneState:
-        """Begin the part of this epoch, or go on with it where it exists; raises `StoreError`."""
+        """Begin the part of this epoch, or continue an existing one; raises `StoreError`."""
         key = JournalId(self._zone, epoch)
         own = self._own_part()
         if predecessor is None and own is not None and self._journals.get(key) is None:
@@ -135,8 +143,8 @@ class ZoneStore:
         part = self._journals.begin(key, predecessor)
         before = part.predecessor
         if before is not None and before[0].zone == self._zone and self._known().epoch != epoch:
-            # Also where a crash came between the part and the commit of what it begins with. Where
-            # the zone comes from elsewhere, the edges that want something of it come along.
+            # A crash between the part's beginning and its first commit repeats this step. A zone
+            # from another owner brings its interested edges along instead.
             self._retention.begin_part(key)
         if not self._is_of_tables(part):
             self._clear()
@@ -151,7 +159,11 @@ class ZoneStore:
         return state
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
-        """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+        """
+        Append a record; return its offset, or 0 for a QoS 0 message that is not stored.
+
+        `key` and `sequence` are its origin id, if any.
+        """
         if not message.qos and not self._has_room_for_qos0(1, message.size):
             return 0
         assert self._part is not None
@@ -163,8 +175,10 @@ class ZoneStore:
 
     def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
         """
-        Add a record for each message of QoS 1 and 2; the offset of the first, which the others'
-        follow. `key` and `sequence` are the origin id of the last one, where it has one.
+        Append a record for each message of QoS 1 and 2; return the first of the consecutive
+        offsets.
+
+        `key` and `sequence` are the origin id of the last message, if any.
         """
         assert self._part is not None
         if not self._is_asked:
@@ -175,7 +189,7 @@ class ZoneStore:
         return offset
 
     def append_qos0(self, runs: Sequence[PublishRun]) -> int:
-        """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
+        """Append runs of QoS 0; return the last offset, or 0 if QoS 0 is not stored."""
         size = sum(run.size for run in runs)
         if not self._has_room_for_qos0(sum(run.count for run in runs), size):
             return 0
@@ -185,40 +199,40 @@ class ZoneStore:
         return last
 
     def read(self, after: int, through: int) -> JournalChunk:
-        """The next records of QoS 1 and 2 above `after`, none above `through`."""
+        """Return the next records of QoS 1 and 2 above `after` and up to `through`."""
         assert self._part is not None
         return self._disk.read(self._part, after, through, bound=through)
 
     def note_retained(self, topics: Iterable[str]) -> None:
-        """The retained messages of these topics changed."""
+        """Note that the retained messages of these topics changed."""
         assert self._authority is not None
         for topic in topics:
             self._changed.add(topic)
             self._changed_size += self._authority.retained.size_of(topic) or 0
 
     def note_unclaimed(self, edges: Iterable[str]) -> None:
-        """What these edges have not claimed changed; it is durable with the next commit."""
+        """Store the unclaimed inheritances of these edges; durable with the next commit."""
         assert self._authority is not None
         unclaimed = {entry.interest.edge: entry for entry in self._authority.unclaimed()}
         for edge in edges:
             self._put_unclaimed(edge, unclaimed.get(edge))
 
     def note_reclaimed(self, apex: str, offset: int) -> None:
-        """Edges that are not known here may need what lies above this offset."""
+        """Reserve the records above this offset for edges that are not known here."""
         if self._part is not None:
             self._retention.reserve(apex, self._part.key, offset)
 
     def note_edge(self, edge: str, offset: int) -> None:
-        """An edge takes part from this offset on; `keep` says more."""
+        """Note that an edge needs records from this offset on; `keep` refines the offset."""
         if self._part is not None:
             self._retention.begin(edge, self._part.key, offset)
 
     def has_room_for(self, edge: str) -> bool:
-        """True if the edge is known, or may be."""
+        """True if the edge has low-water marks, or there is room for another edge's."""
         return self._retention.has_room_for(edge)
 
     def forget_edge(self, edge: str) -> None:
-        """Nothing is kept for the edge any more."""
+        """Forget the low-water marks of the edge."""
         self._retention.forget(edge)
 
     def keep(
@@ -227,16 +241,18 @@ class ZoneStore:
         places: dict[JournalId, int],
         holders: Mapping[JournalId, tuple[JournalHolder, ...]],
     ) -> None:
-        """The low-water marks of an edge: what its sessions need lies above these offsets."""
+        """
+        Store the low-water marks of an edge: its sessions need the records above these offsets.
+        """
         self._retention.keep(edge, places)
         self._retention.note_holders(edge, holders)
 
     def when_kept(self, action: Callable[[], None]) -> None:
-        """Run `action` when the marks that were told so far are durable."""
+        """Run `action` when the marks stored so far are durable."""
         self._committer.when_durable(action)
 
     def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
-        """A subtree came in as a whole, with these marks; it is durable with the next commit."""
+        """Store a whole absorbed subtree with its marks; durable with the next commit."""
         authority = self._authority
         assert authority is not None
         known = {topic.decode() for topic, _ in self._retained.packed()}
@@ -251,28 +267,31 @@ class ZoneStore:
             if apex in entry.apexes:
                 self._put_unclaimed(entry.interest.edge, entry)
                 self.note_edge(entry.interest.edge, entry.apexes[apex])
-        # What the journal has of the subtree up to here is of an earlier time.
+        # The journal's records of the subtree up to here date from an earlier time: a replay must
+        # skip them.
         self._state.put(_ABSORBED + apex.encode(), self.offset.to_bytes(8))
 
     # from the node
 
     @property
     def present(self) -> JournalId | None:
-        """The part that is appended to."""
+        """Return the part that is appended to."""
         return None if self._part is None else self._part.key
 
     @property
     def saved(self) -> int:
         """
-        The offset of the last checkpoint that a sync has covered.
+        Return the offset of the last checkpoint that a sync has covered.
 
-        Records above this offset are the only ones that hold their retained values and marks, so
-        retention keeps them.
+        Only records above this offset hold their retained values and marks, so retention must not
+        trim them.
         """
         return self._saved
 
     def close(self) -> None:
-        """The node ends in good order."""
+        """
+        Write the last checkpoint and the exact end of the offsets, as the node ends in good order.
+        """
         self._work_off = deque
         self._give_up_checkpoint()
         self.checkpoint()
@@ -281,23 +300,27 @@ class ZoneStore:
 
     def checkpoint(self) -> None:
         """
-        Write what changed, as of the last offset that is delivered now; nothing is begun where the
-        last checkpoint is not written yet.
+        Write the changed state as of the last delivered offset.
+
+        A call during an unfinished checkpoint does nothing.
         """
         if self._writing is None and self._part is not None and self._authority is not None:
             self._writing, self._changed, self._changed_size = self._changed, set(), 0
             self._work_off(self._write_checkpoint(self._writing, self._settled))
 
     def checkpoint_if_due(self) -> None:
-        """Now and then: so that a start has little to replay."""
+        """
+        Write a checkpoint if enough has changed, so that a start has little to replay. Called now
+        and then.
+        """
         if self._changed or self.offset - self._checkpoint > 1_000:
             self.checkpoint()
 
     def sync_checkpoint(self, action: Callable[[], None]) -> None:
         """
-        Write a checkpoint and run `action` when a sync has covered it and `saved` says so.
+        Write a checkpoint, and run `action` when a sync has covered it and `saved` is updated.
 
-        A disk that takes no writes now runs `action` at once, and leaves `saved` as it is.
+        If the disk accepts no writes now, `action` runs at once and `saved` stays.
         """
         self._when_written.append(lambda: self._sync_checkpoint(action))
         self.checkpoint()
@@ -308,8 +331,10 @@ class ZoneStore:
 
     def _has_room_for_qos0(self, count: int, size: int) -> bool:
         """
-        True if so many messages of QoS 0 become records. It stops nobody: on a short disk it would
-        eat the reserve, and then the memory. And it makes nobody wait for long.
+        True if that many messages of QoS 0 may become records.
+
+        QoS 0 has no back-pressure: on a short disk it would use up the reserve, and then the
+        memory. A laden committer leaves it out too, so that no publish waits long behind it.
         """
         if not self.keeps_qos0:
             return False
@@ -320,7 +345,7 @@ class ZoneStore:
         return True
 
     def _ask(self) -> None:
-        """What was appended is to be told of when it is durable."""
+        """Request a notification when the appended records are durable."""
         if not self._is_asked:
             self._is_asked = True
             self._committer.before_write(self._close_group)
@@ -333,7 +358,7 @@ class ZoneStore:
     def _on_group(self) -> None:
         part, durable = self._groups.popleft()
         if part is not self._part:
-            return  # of an earlier epoch, whose offsets say nothing of this one
+            return  # a group of an earlier epoch: its offsets would be read as this epoch's
         self._durable = durable
         assert self._authority is not None
         self._authority.on_durable(self._durable)
@@ -347,16 +372,16 @@ class ZoneStore:
                 table.delete(key)
 
     def _own_part(self) -> JournalPart | None:
-        """The part of the zone that the tables are about."""
+        """Return the part of the zone that the tables describe."""
         return self._journals.get(JournalId(self._zone, self._known().epoch))
 
     def _is_of_tables(self, part: JournalPart) -> bool:
-        """True if the tables are about the part, or about the one that it goes on from."""
+        """True if the tables describe this part or its predecessor."""
         epoch, before = self._known().epoch, part.predecessor
         return part.key.epoch == epoch or (before is not None and before[0] == (self._zone, epoch))
 
     def _known(self) -> state_pb2.Checkpoint:
-        """The last checkpoint; of epoch 0 where there is none."""
+        """Return the last checkpoint; epoch 0 if none exists."""
         return state_pb2.Checkpoint.FromString(self._state.get(_CHECKPOINT) or b"")
 
     def _load(self, part: JournalPart) -> ZoneState:
@@ -365,7 +390,7 @@ class ZoneStore:
         self._checkpoint = known.offset if is_own else 0
         state = self._as_saved(lambda offset: offset if is_own else 0)
         if known.epoch and not is_own:
-            # Also after a crash between the part's beginning and the commit of what it begins with.
+            # The same after a crash between the part's beginning and its first commit.
             assert own is not None, "who begins a part so has the one before"
             self._replay(own, known.offset, state)
             for apex, _ in self._absorbed():
@@ -374,7 +399,7 @@ class ZoneStore:
         return state
 
     def _as_saved(self, place: Callable[[int], int]) -> ZoneState:
-        """The tables; `place` says where an offset of theirs lies in the part."""
+        """Return the tables' state; `place` maps a stored offset to an offset of the part."""
         unclaimed = [_unclaimed_from(value) for _, value in self._unclaimed.items()]
         return ZoneState(
             retained=dict(self._retained.packed()),
@@ -390,7 +415,7 @@ class ZoneStore:
         )
 
     def _replay(self, part: JournalPart, after: int, state: ZoneState) -> None:
-        """Add what the records of the part above the offset say."""
+        """Add the retained values and marks of the part's records above the offset."""
         for batch in part.origins(after):
             state.marks.update(batch.marks)
         absorbed = self._absorbed()
@@ -406,7 +431,9 @@ class ZoneStore:
                 state.retained.pop(name, None)
 
     def _write_checkpoint(self, changed: set[str], offset: int) -> Iterator[None]:
-        """The steps that write a checkpoint as of the offset, unless another comes in its place."""
+        """
+        Write a checkpoint as of the offset, step by step, unless another checkpoint replaces it.
+        """
         authority = self._authority
         assert authority is not None
         topics = size = 0
@@ -425,7 +452,7 @@ class ZoneStore:
         self._tell_written()
 
     def _give_up_checkpoint(self) -> None:
-        """What is left of the one that is being written goes into the next."""
+        """Move the unwritten topics of the checkpoint under way into the next checkpoint."""
         self._changed |= self._writing or set()
         self._writing = None
 
@@ -446,7 +473,9 @@ class ZoneStore:
             action()
 
     def _save(self, whole: ZoneState) -> None:
-        """Write a checkpoint of what was loaded, with all that is written in this turn."""
+        """
+        Write a checkpoint of the loaded state, in one commit with all other writes of this turn.
+        """
         self._give_up_checkpoint()
         for topic in self._changed:
             name = topic.encode()
@@ -458,7 +487,7 @@ class ZoneStore:
         self._tell_written()
 
     def _put_checkpoint(self, marks: dict[MarkKey, int], offset: int) -> None:
-        """All that changed up to the offset is put."""
+        """Finish a checkpoint: all changes up to the offset are in the tables."""
         assert self._part is not None
         self._save_marks(marks)
         self._checkpoint = offset
@@ -470,12 +499,15 @@ class ZoneStore:
 
     @property
     def _settled(self) -> int:
-        """The offset up to which the authority's state is complete; later records may be in it."""
+        """
+        Return the offset up to which the authority's state is complete; it may include later
+        records.
+        """
         assert self._authority is not None
         return self.offset if self._authority.is_settled else self._authority.delivered
 
     def _absorbed(self) -> list[tuple[str, int]]:
-        """Apexes of subtrees that came in behind the checkpoint, and the offset at that time."""
+        """Return the subtrees absorbed behind the checkpoint, with the offset at that time."""
         return [
             (name.removeprefix(_ABSORBED).decode(), int.from_bytes(value))
             for name, value in self._state.items()
@@ -492,7 +524,10 @@ class ZoneStore:
         self._told_marks = dict(marks)
 
     def _put_retained(self, topic: str, entry: tuple[bytes, StoredValue] | None) -> None:
-        """Both are the authority's: there are many of them."""
+        """
+        Store or delete a topic's retained message; name and value are shared with the authority to
+        save memory.
+        """
         if entry is None:
             self._retained.delete(topic.encode())
         else:
