@@ -1,10 +1,10 @@
 """
-CORE: the rows of a node's delivery ledger, and the form in which they are stored and sent.
+CORE: the rows of a node's delivery ledger, and their stored and sent form.
 
-The ledger says what became of what durable sessions were to get: which client has acknowledged
-what, from where to where its subscriptions held, what was dropped. It decides nothing: no message
-is sent, kept or acknowledged because of it. Whoever compares it with the journals can tell a
-message that was lost (docs/pipeline/audit.md).
+The ledger records the outcome of each message for durable sessions: acknowledgements of clients,
+the offsets at which subscriptions begin and end, drops. The ledger decides nothing: no message is
+sent, stored or acknowledged because of it. A comparison with the journals finds lost messages
+(docs/pipeline/audit.md).
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ from txbroker.model.log_position import JournalId
 from txbroker.v1 import ledger_pb2
 
 FORMAT = 1
-"""Of the rows of a batch."""
+"""Format of a batch's rows."""
 
 BATCH_ROWS = 4_096
 BATCH_BYTES = 256 * 1024
-"""Rows in a batch at the most, and bytes of names in it, about."""
+"""The most rows of a batch, and the approximate most bytes of names in it."""
 
 
 class LedgerKind(enum.IntEnum):
-    """What a row says; its name in lower case is what readers see."""
+    """The kind of a row; readers see its name in lower case."""
 
     DELIVERY = 1
     """The client has acknowledged the message at `offset`."""
 
     START = 2
-    """From here on the subscription holds in the part: for what lies above `offset`, at `qos`."""
+    """The subscription holds in the part for records above `offset`, at `qos`."""
 
     END = 3
-    """It holds no more: for nothing above `offset`."""
+    """The subscription no longer holds for records above `offset`."""
 
     DROPPED = 4
-    """The session does not get what it wanted from `offset` to `through`; that was counted."""
+    """The session does not get its records from `offset` to `through`; a counter counts them."""
 
     PASSAGE = 5
     """
-    Topics within the apex `filter` went from the part `left`, which they left behind its offset
-    `through`, to `part`, where they go on behind `offset`.
+    The topics within the apex `filter` moved from the part `left` to `part`. They left `left`
+    behind its offset `through`, and continue in `part` behind `offset`.
     """
 
     GAP = 6
-    """Before this row others are missing, `offset` of them if that is known."""
+    """Rows before this one are missing, `offset` of them if the number is known."""
 
 
 class LedgerRow(NamedTuple):
-    """One row; `time` is UTC in microseconds. What a kind does not speak of is empty."""
+    """
+    One row of the ledger; `time` is UTC in microseconds. Fields that a kind does not use are empty.
+    """
 
     kind: LedgerKind
     time: int
@@ -64,18 +66,18 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerRecorder(Protocol):
-    """Who takes rows, in their order."""
+    """A recorder of rows, in order."""
 
     @property
     def now(self) -> Callable[[], int]:
-        """The time: UTC in microseconds."""
+        """Return the clock: UTC in microseconds."""
 
     def add(self, row: LedgerRow) -> None:
-        """It happened."""
+        """Append a row for an event that has happened."""
 
 
 def batches(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:
-    """Cut rows into what goes into one batch each."""
+    """Split rows into batches."""
     start, size = 0, 0
     for place, row in enumerate(rows):
         size += len(row.client_id) + len(row.topic_filter)
@@ -87,7 +89,7 @@ def batches(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:
 
 
 def encode_rows(rows: Sequence[LedgerRow]) -> bytes:
-    """The body of a batch; at least one row."""
+    """Return the body of a batch; it needs at least one row."""
     clients: _Names[str] = _Names()
     filters: _Names[str] = _Names()
     parts: _Names[JournalId] = _Names()
@@ -117,13 +119,13 @@ T = TypeVar("T")
 
 
 class _Names(Generic[T]):
-    """Values that rows name by their place, from 1 on; 0 stands for none."""
+    """Values that rows name by number, from 1 on; 0 stands for no value."""
 
     def __init__(self) -> None:
         self._places: dict[T, int] = {}
 
     def place(self, value: T | None) -> int:
-        """Of a value, which gets one if it has none."""
+        """Return the value's number; a new value gets the next one."""
         if not value:
             return 0
         return self._places.setdefault(value, len(self._places) + 1)

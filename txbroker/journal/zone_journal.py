@@ -1,10 +1,10 @@
 """
 The journal of a zone, as its authority sees it.
 
-A record is delivered and acknowledged when it is durable (protocol rule 3): `ZoneJournal.durable`
-says how far that is, and the store calls the authority's `on_durable` when it has moved. What a
-crash must not forget beside the records (the retained messages, the marks, edges that have not
-claimed what they inherited) is told here, too; the store decides when it is written.
+A record is delivered and acknowledged when it is durable (protocol rule 3). `ZoneJournal.durable`
+is the durable offset, and the store calls the authority's `on_durable` when it advances. The
+journal also stores the state that a crash must not forget: retained messages, marks, and edges with
+unclaimed inheritances. The store decides when each is written.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from txbroker.model.stored_value import StoredValue
 from txbroker.mqtt.wire.message import Message
 
 MADE_BYTES = 512
-"""What a record that was made takes beside two copies of its packet, about."""
+"""Approximate bytes of a made record beside two copies of its packet."""
 
 
 @attrs.define(slots=True, eq=False)
 class Record:
-    """A message with its place in the zone's journal; offsets start at 1 in each epoch."""
+    """A message with its offset in the zone's journal; offsets start at 1 in each epoch."""
 
     offset: int
     message: Message
@@ -36,8 +36,7 @@ class Record:
 
 class Records:
     """
-    Records in order, of which `stored` has what is stored: one is made when somebody wants it, and
-    then kept for the next one who does. A place is the index of a record.
+    Records in order, made on demand out of `stored` and cached. An index counts records from 0.
     """
 
     __slots__ = ("_made", "_made_size", "stored")
@@ -61,7 +60,7 @@ class Records:
 
     @property
     def size(self) -> int:
-        """Bytes that all this takes, about."""
+        """Return the approximate bytes of stored and made records."""
         return self.stored.size + self._made_size
 
     def _make(self, place: int) -> Record:
@@ -75,10 +74,14 @@ class Records:
 @attrs.frozen(kw_only=True)
 class JournalChunk:
     """
-    Records in order, as far as they were kept: everything up to offset `through` was looked at, and
-    offsets below `first` are kept no longer. The journal goes on to offset `last`, and takes `rest`
-    bytes at most above `through`. `is_closed`: nothing will be added to it. `passages` are
-    those that leave or enter the part within what was looked at.
+    Records in order, as far as they were read.
+
+    - `through`: the scan covers all offsets up to this one.
+    - `first`: the journal no longer has offsets below this one.
+    - `last`: the journal's last offset.
+    - `rest`: the most bytes of the journal above `through`.
+    - `is_closed`: no record will be appended.
+    - `passages`: the epoch transitions that leave or enter the part within the scan.
     """
 
     records: Records
@@ -90,15 +93,16 @@ class JournalChunk:
     passages: tuple[EpochTransition, ...] = ()
 
     def missed(self, after: int) -> int:
-        """Offsets above `after` that a reader from there on does not get any more."""
+        """Return the number of offsets above `after` that the journal no longer has."""
         return max(self.first - 1 - after, 0)
 
 
 @attrs.frozen(kw_only=True)
 class Unclaimed:
     """
-    What an edge inherited and has not claimed: apex and the offset it starts behind. `heard`: the
-    same of apexes that were reclaimed, and that it has claimed.
+    An edge's unclaimed inheritances: apexes with the offset behind which each starts.
+
+    `heard`: the same for reclaimed apexes that the edge has claimed.
     """
 
     interest: EdgeInterest
@@ -109,8 +113,9 @@ class Unclaimed:
 @attrs.frozen(kw_only=True)
 class ZoneState:
     """
-    What a zone was when its store was closed or its process died; `retained`: packed messages by
-    the names of their topics (see `retained`).
+    A zone's state when its store was closed or its process died.
+
+    `retained`: stored messages by topic name (see `RetainedMessages`).
     """
 
     retained: dict[bytes, StoredValue] = attrs.field(factory=dict)
@@ -119,66 +124,72 @@ class ZoneState:
 
 
 class ZoneJournal(Protocol):
-    """The present part of the zone's journal, and what is kept with it."""
+    """The present part of the zone's journal, and the zone's other durable state."""
 
     @property
     def offset(self) -> int:
-        """The last offset that was given to a record."""
+        """Return the last assigned offset."""
 
     @property
     def durable(self) -> int:
-        """Records up to this offset may be delivered and acknowledged."""
+        """Return the offset up to which records may be delivered and acknowledged."""
 
     @property
     def keeps_qos0(self) -> bool:
-        """Whether messages of QoS 0 become records, too."""
+        """True if messages of QoS 0 become records too."""
 
     @property
     def predecessor(self) -> LogPosition | None:
-        """Where the part goes on from: the end of another one; None: nowhere."""
+        """Return the end of the part that this part continues; None: no predecessor."""
 
     def open(self, epoch: int, predecessor: LogPosition | None) -> ZoneState:
-        """Begin the part of this epoch, or go on with it where it exists."""
+        """Begin the part of this epoch, or continue an existing one."""
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
-        """Add a record; its offset. `key` and `sequence` are its origin id, where it has one."""
+        """
+        Append a record; return its offset, or 0 for a QoS 0 message that is not stored.
+
+        `key` and `sequence` are its origin id, if any.
+        """
 
     def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
         """
-        Add a record for each message of QoS 1 and 2; the offset of the first, which the others'
-        follow. `key` and `sequence` are the origin id of the last one, where it has one.
+        Append a record for each message of QoS 1 and 2; return the first of the consecutive
+        offsets.
+
+        `key` and `sequence` are the origin id of the last message, if any.
         """
 
     def append_qos0(self, runs: Sequence[PublishRun]) -> int:
-        """The same for runs of QoS 0; the last offset, or 0 where they are not kept."""
+        """Append runs of QoS 0; return the last offset, or 0 if QoS 0 is not stored."""
 
     def read(self, after: int, through: int) -> JournalChunk:
-        """The next records of QoS 1 and 2 above `after`, none above `through`."""
+        """Return the next records of QoS 1 and 2 above `after` and up to `through`."""
 
     def note_retained(self, topics: Iterable[str]) -> None:
-        """The retained messages of these topics changed."""
+        """Note that the retained messages of these topics changed."""
 
     def note_unclaimed(self, edges: Iterable[str]) -> None:
-        """What these edges have not claimed changed."""
+        """Store the unclaimed inheritances of these edges."""
 
     def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         """
-        A subtree came in as a whole, with these marks; it is durable with the next group commit.
+        Store a whole absorbed subtree with its marks; durable with the next group commit.
 
-        Whatever else waits for the disk meanwhile: none of it is about the subtree.
+        Other records that wait for the disk do not concern the subtree.
         """
 
     def note_reclaimed(self, apex: str, offset: int) -> None:
-        """Edges that are not known here may need what lies above this offset."""
+        """Reserve the records above this offset for edges that are not known here."""
 
     def note_edge(self, edge: str, offset: int) -> None:
-        """An edge takes part from this offset on; `keep` says more."""
+        """Note that an edge needs records from this offset on; `keep` refines the offset."""
 
     def has_room_for(self, edge: str) -> bool:
-        """True if marks of the edge are kept, or there is room for those of another one."""
+        """True if the edge has low-water marks, or there is room for another edge's."""
 
     def forget_edge(self, edge: str) -> None:
-        """Nothing is kept for the edge any more."""
+        """Forget the low-water marks of the edge."""
 
     def keep(
         self,
@@ -187,9 +198,10 @@ class ZoneJournal(Protocol):
         holders: Mapping[JournalId, tuple[JournalHolder, ...]],
     ) -> None:
         """
-        The low-water marks of an edge: what its sessions need lies above these offsets. `holders`
-        are the sessions that hold back most of each part.
+        Store the low-water marks of an edge: its sessions need the records above these offsets.
+
+        `holders` are the sessions that hold back the most records of each part.
         """
 
     def when_kept(self, action: Callable[[], None]) -> None:
-        """Run `action` when the marks that were told so far are durable."""
+        """Run `action` when the marks stored so far are durable."""

@@ -1,8 +1,8 @@
 """
-SHELL: what sessions hold back of journals, for operators: who takes up the disk.
+SHELL: the journal bytes that sessions hold back, for operators who look for used disk space.
 
-The node of a session knows where the session stands, the owner of a zone how many bytes lie above
-that. So the node asks the owners when an operator asks the node.
+A session's node knows the session's cursors; a zone's owner knows the bytes above a cursor. So the
+node asks the owners when an operator asks the node.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from txbroker.rpc.zone_convert import place_to_wire
 from txbroker.v1 import control_pb2
 
 MOST_PLACES = 5_000
-"""Places in one question; of more in one part, about so many are asked for."""
+"""
+The most positions in one request. A part with more positions is sampled down to about this number.
+"""
 
 MOST_ROUNDS = 8
-"""Owners that are asked for one part, one after the other."""
+"""The most owners that are asked for one part, one after the other."""
 
 EXACT = 20
-"""Places of one part whose age is looked up; others are as old as the next lower one."""
+"""Positions of one part whose age is read; others get the age of the next lower one."""
 
 
 @attrs.frozen(kw_only=True)
 class HeldBack:
     """
-    Bytes of journals, about, the first written so many seconds ago; `is_whole` False: an owner does
-    not answer.
+    The approximate bytes of journals that a session holds back.
+
+    `age`: seconds since the first of them was written. `is_whole`: False if an owner does not
+    answer.
     """
 
     size: int = 0
@@ -45,7 +49,7 @@ class HeldBack:
     is_whole: bool = True
 
     def with_(self, above: control_pb2.Above | None) -> HeldBack:
-        """This and what lies above another place; None: nobody says."""
+        """Return the sum of this and the bytes above another position; None: no owner answered."""
         if above is None:
             return attrs.evolve(self, is_whole=False)
         age = max(self.age, above.age if above.size else 0.0)
@@ -53,7 +57,9 @@ class HeldBack:
 
 
 class HoldingSessions:
-    """Of one node, which asks other owners as `zones` names them."""
+    """
+    The sessions of one node and the bytes that they hold back; `zones` names the owners to ask.
+    """
 
     def __init__(self, *, disk: DataDirectory, channels: Channels, zones: ResolverCache) -> None:
         self._disk = disk
@@ -61,7 +67,7 @@ class HoldingSessions:
         self._zones = zones
 
     def answer(self, request: control_pb2.HeldRequest) -> control_pb2.HeldReply:
-        """What another node asks."""
+        """Answer another node's request."""
         places = [LogPosition(JournalId(one.zone, one.epoch), one.offset) for one in request.places]
         found = dict(self._here(places[:MOST_PLACES]))
         return control_pb2.HeldReply(
@@ -69,7 +75,9 @@ class HoldingSessions:
         )
 
     async def of(self, sessions: Iterable[Session]) -> dict[str, HeldBack]:
-        """What each session holds back, by client id; those that hold nothing are left out."""
+        """
+        Return the held bytes of each session by client id, without sessions that hold back nothing.
+        """
         needs = {session.client_id: _lowest(session.needs()) for session in sessions}
         by_part: dict[JournalId, list[int]] = {}
         for places in needs.values():
@@ -91,7 +99,7 @@ class HoldingSessions:
     # internal
 
     async def _ask(self, places: list[LogPosition]) -> dict[LogPosition, control_pb2.Above]:
-        """What lies above the places that anybody keeps."""
+        """Return the bytes above each position, for positions whose part some node has."""
         known = dict(self._here(places))
         for round_ in range(MOST_ROUNDS):
             by_owner: dict[str, list[LogPosition]] = {}
@@ -119,12 +127,12 @@ class HoldingSessions:
         try:
             reply = await self._channels.stub(address).Held(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError:
-            return {}  # it is away, or of an earlier version
+            return {}  # the owner is away, or of an earlier version
         pairs = zip(places, reply.above, strict=False)
         return {place: above for place, above in pairs if above.kept}
 
     def _owner(self, part: JournalId, round_: int) -> str | None:
-        """Who is asked at the n-th attempt: the zone's owner, then that of each zone above."""
+        """Return the owner to ask in the n-th round: the zone's, then that of each zone above."""
         route = self._zones.get(part.zone) or self._zones.enclosing(part.zone)
         for _ in range(round_):
             if not route.apex:
@@ -166,7 +174,7 @@ def _lowest(needs: Iterable[LogPosition]) -> dict[JournalId, int]:
 
 
 def _sample(offsets: list[int]) -> list[int]:
-    """About `MOST_PLACES` of them at the most, the lowest always."""
+    """Return about `MOST_PLACES` of the offsets at most, always with the lowest."""
     ordered = sorted(set(offsets))
     return ordered[:: max(-(-len(ordered) // MOST_PLACES), 1)]
 

@@ -1,8 +1,8 @@
 """
-SHELL: the parts of journals that this node keeps, as readers who keep their own place see them.
+SHELL: the journal parts of this node, as readers with their own offsets see them.
 
-Only what is synced is shown, whatever `durability` says: a crash takes none of it back, so no other
-record will ever have its offset. Sessions may know more (`journal/history/journal_reader.py`).
+Readers see synced records only, whatever `durability` says: no crash removes such a record, so no
+other record ever gets its offset. Sessions may read further (`journal/history/journal_reader.py`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.model.log_position import JournalId
 
 SYNC_EVERY = 0.1
-"""Seconds between two syncs that readers ask for."""
+"""Seconds between two syncs that readers request."""
 
 SYNC_LIMIT = 2.0
-"""Seconds that a reader waits for one; a disk may be full, or hang."""
+"""Seconds that a reader waits for a sync; the disk may be full or hang."""
 
 
 @attrs.frozen(kw_only=True)
 class CatalogPart:
     """
-    A part: the offsets from `first` up to `end` (exclusive) are given to readers.
+    A part, whose offsets from `first` up to `end` (exclusive) are readable.
 
-    `is_closed`: nothing will be added. `is_cut_off`: the zone was reclaimed from this node, and
-    what to do with the part is not decided.
+    `is_closed`: no record will be appended. `is_cut_off`: the zone was reclaimed from this node,
+    and the part is an unsettled branch.
     """
 
     key: JournalId
@@ -42,7 +42,7 @@ class CatalogPart:
 
 
 class JournalCatalog:
-    """What is kept; `authority` None: the node owns no zone."""
+    """The parts on this node; `authority` is None if the node owns no zone."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class JournalCatalog:
         self._asked = 0.0
 
     def get(self, key: JournalId) -> JournalPart | None:
-        """The part, where it is here."""
+        """Return the part, if this node has it."""
         return self._disk.journals.get(key)
 
     def all(self) -> Iterator[CatalogPart]:
-        """As of now."""
+        """Yield all parts as of now."""
         for part in self._disk.journals.parts.values():
             yield self.describe(part)
 
     def describe(self, part: JournalPart) -> CatalogPart:
-        """As of now."""
+        """Return the part's description as of now."""
         zone, epoch = part.key
         standing = self._standing
         end = part.log.synced + 1
@@ -83,15 +83,15 @@ class JournalCatalog:
 
     async def refresh(self) -> None:
         """
-        Return when what was appended before is synced, so that it is shown.
+        Return when all records appended before this call are synced and so readable.
 
-        It would be before long by itself but with `durability: memory`, and where QoS 0 is kept
-        and `sync_interval` is long. Several who ask share a sync.
+        The sync would soon follow by itself. Exceptions are `durability: memory`, and stored QoS 0
+        with a long `sync_interval`. Concurrent calls share a sync.
         """
         called = self._now()
         async with self._asking:
             if self._asked > called:
-                return  # one that began later than this call was waited for
+                return  # an awaited sync began after this call
             logs = [part.log for part in self._disk.journals.parts.values() if not part.is_synced]
             if not logs:
                 return
@@ -102,13 +102,13 @@ class JournalCatalog:
                 try:
                     await asyncio.wait_for(done.wait(), SYNC_LIMIT)
                 except TimeoutError:
-                    pass  # what is synced is shown
+                    pass  # readers see the synced records
 
     def _is_over(self, key: JournalId) -> bool:
-        """Whether nothing can be appended any more."""
+        """True if no record can be appended to the part any more."""
         authority, standing = self._authority, self._standing
         if authority is None or key.zone != authority.apex:
-            return True  # it came with a zone that was given back
+            return True  # the part came with a zone that was given back
         is_served = authority.serving and authority.epoch == key.epoch
-        # A zone that is not served may go on at its epoch, as long as the node holds it.
+        # A suspended zone may continue at its epoch as long as the node holds the grant.
         return key.epoch <= standing.ended and not is_served

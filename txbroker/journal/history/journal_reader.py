@@ -1,8 +1,8 @@
 """
-SHELL: journals read for sessions that are behind: this node's own, and others' by `Read`.
+SHELL: reads journals for sessions that are behind: this node's own, and other nodes' by `Read`.
 
-Both give the same: the durable QoS 1/2 records of a part in a range of offsets. A part is asked for
-where its zone is served now; who has served it before may have it, too.
+Both sources return the durable QoS 1/2 records of a part in a range of offsets. A request for a
+part goes to the zone's present owner first; an earlier owner may have the part too.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ log = get_logger()
 Done = Callable[[JournalChunk | ReadFailure], None]
 
 READ_TIMEOUT = 30.0
-"""Seconds that a reply may take: it can be one message as large as there are any."""
+"""Seconds that a reply may take: one reply may carry a message of the largest size."""
 
 MOST_ASKED = 300
-"""Nodes that are asked for one part: more than a topic has levels."""
+"""The most nodes that one search asks: more than a topic has levels."""
 
 PARTS_REMEMBERED = 1_000
-"""Parts of which is logged once that they cannot be read, and not each time."""
+"""The most parts whose unreadability is logged once and not at each attempt."""
 
 
 class JournalReader:
-    """The `Reader` of a node's sessions, and what it answers to other nodes."""
+    """The `ChunkReader` of a node's sessions, and the answers to other nodes."""
 
     def __init__(
         self,
@@ -74,23 +74,25 @@ class JournalReader:
         self._told: OrderedDict[JournalId, str] = OrderedDict()
 
     def wire(self, zones: ResolverCache) -> None:
-        """Who serves which zone."""
+        """Connect the resolver cache, which names each zone's owner."""
         self._zones = zones
 
-    # from the sessions' backlog (Reader)
+    # from the sessions' catch-up (`ChunkReader`)
 
     def read(self, part: JournalId, after: int, through: int, done: Done) -> None:
-        """The QoS 1/2 records above `after` up to `through`, as far as they are durable."""
+        """
+        Read the durable QoS 1/2 records above `after` up to `through`, here or at another node.
+        """
         found = self.local(part, after, through)
         if found is not None:
             done(found)
             return
         self._tasks.start(self._ask(part, after, through, done))
 
-    # from the servicer
+    # from the control service
 
     def local(self, part: JournalId, after: int, through: int) -> JournalChunk | None:
-        """The records, where this node keeps the part; None where it does not."""
+        """Return the records if this node has the part; None if not."""
         kept = self._disk.journals.get(part)
         if kept is None:
             return None
@@ -100,12 +102,12 @@ class JournalReader:
             bound = authority.delivered
             is_closed = not authority.serving
         else:
-            # The own zone's part may go on when the zone is open.
+            # The own zone's part may continue once the zone is open.
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
             bound = kept.log.written
         through = max(min(through, bound), after)
         found = self._disk.read(kept, after, through, SPAN, bound=bound)
-        # The fence of a part that ended may lie behind its last record.
+        # The fence of an ended part may lie behind its last record.
         looked = END if is_closed and found.through >= found.last else found.through
         met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))
         if is_closed or met:
@@ -113,7 +115,7 @@ class JournalReader:
         return found
 
     def answer(self, request: control_pb2.ReadRequest) -> control_pb2.ReadReply:
-        """What another node asks for."""
+        """Answer another node's request."""
         part = JournalId(request.zone, request.epoch)
         found = self.local(part, request.after, request.through)
         if found is None:
@@ -141,7 +143,10 @@ class JournalReader:
     # internal
 
     async def _ask(self, part: JournalId, after: int, through: int, done: Done) -> None:
-        """The zone's own node first, then those above: a part stays where its zone went back to."""
+        """
+        Ask the zone's own node first, then the nodes above: a part stays where its zone went back
+        to.
+        """
         request = control_pb2.ReadRequest(
             zone=part.zone,
             epoch=part.epoch,
@@ -173,7 +178,7 @@ class JournalReader:
                     return
                 search.note(reply, cut)
             except PeerError as error:
-                # Whoever waits for it must get an answer all the same, and ask again.
+                # The waiting session must get an answer all the same, and then asks again.
                 search.is_open, search.reason = True, f"{cut.grpc}: {error}"
         if search.verdict is ReadFailure.UNREACHABLE:
             self._say("journal.unreachable", part, search.reason)
@@ -182,8 +187,9 @@ class JournalReader:
         done(search.verdict)
 
     def _say(self, event: str, part: JournalId, reason: str) -> None:
-        # Asked for again twice a second, where it is cut off each ten seconds, and for ever if its
-        # node is gone; whoever waits for it gets nothing behind it meanwhile.
+        # Sessions ask again twice a second, for a cut-off part every ten seconds, and for ever if
+        # the part's node is gone. A waiting session gets no record behind the part meanwhile. The
+        # log has each reason once.
         if self._told.get(part) == reason:
             return
         self._told[part] = reason
@@ -196,7 +202,7 @@ class JournalReader:
             log.info("journal.found", zone=part.zone, epoch=part.epoch)
 
     def _is_cut_off(self, part: JournalId) -> bool:
-        """Whether the part is with a node from which its zone was reclaimed here."""
+        """True if the part is at a node from which this node reclaimed the zone."""
         return any(
             is_within(part.zone, cut.apex) and (part.zone != cut.apex or part.epoch <= cut.epoch)
             for cut in self._table.reclaimed()
@@ -204,15 +210,17 @@ class JournalReader:
 
     def _is_unheard(self, part: JournalId) -> bool:
         """
-        True if the part is of a delegation below that this node does not know, as its disk is new
-        or an older copy: the zone's node may be away, and the part is gone only if that says so.
+        True if the part is of a delegation below that this node does not know.
+
+        This node's disk is new or an older copy. The zone's node may be away, and only that node
+        can say that the part is gone.
         """
         own = None if self._authority is None else self._authority.apex
         is_below = own is not None and part.zone != own and is_within(part.zone, own)
         return is_below and self._table.epoch_of(part.zone) < part.epoch
 
     def _is_known(self, zone: str) -> bool:
-        """Whether it is known who serves the zone, or that it is nobody's any more."""
+        """True if the zone's owner is known, or the zone is known to have ended."""
         assert self._zones is not None
         route = self._zones.get(zone)
         if route is not None:
@@ -221,7 +229,7 @@ class JournalReader:
         return above.cuts is not None and self._is_known(above.apex)
 
     def _owners(self, zone: str) -> Iterator[ZoneCut]:
-        """The nodes of the zone and of those above it, as far as they are known."""
+        """Yield the known owners of the zone and of the zones above."""
         assert self._zones is not None
         route = self._zones.get(zone)
         while True:
@@ -234,12 +242,12 @@ class JournalReader:
 
 
 def _is_of(part: JournalId, cut: ZoneCut | None) -> bool:
-    """True if the node of the cut took the part's records, and serves the zone at that epoch."""
+    """True if the cut's node accepted the part's records and serves the zone at that epoch."""
     return cut is not None and (cut.apex, cut.epoch) == part
 
 
 def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> None:
-    """Refuse an answer about other offsets than those that were asked for; raises `PeerError`."""
+    """Refuse an answer about other offsets than requested; raises `PeerError`."""
     offsets = reply.offsets
     if offsets and not asked.after < offsets[0] <= offsets[-1] <= asked.through:
         raise PeerError("records that nobody has asked for")
@@ -249,11 +257,13 @@ def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> 
 
 class _Search:
     """
-    A part that is looked for, and the answers so far.
+    A search for a part, with the answers so far.
 
-    `is_cut_off`: a node has reclaimed it; `is_placed`: a node above knows who has it, as nobody has
-    taken it from there; `is_open`: a node that may keep it has not answered; `is_unheard`: a node
-    above has never heard of it; `is_vouched`: one that would know says no.
+    - `is_cut_off`: a node has reclaimed the part's zone.
+    - `is_placed`: a node above knows the part's owner, and no node has reclaimed the zone from it.
+    - `is_open`: a node that may have the part has not answered.
+    - `is_unheard`: a node above has never heard of the part.
+    - `is_vouched`: a node that would know the part denies it.
     """
 
     def __init__(self, part: JournalId, *, is_owner_known: bool) -> None:
@@ -271,9 +281,11 @@ class _Search:
     @property
     def verdict(self) -> ReadFailure:
         """
-        Whether the part may yet be found. A part that was cut off is looked for again, whatever
-        others say; a node further up knows less of it, and may never know more. That the zone above
-        was reclaimed cuts off no part of a node that is silent and still has its own zone.
+        Return whether the part may still be found.
+
+        A cut-off part is searched again, whatever other nodes answer: a node further up knows less,
+        and may never know more. A reclaim of the zone above does not cut off a part of a silent
+        node that still has its own zone.
         """
         if self.is_cut_off and not (self.is_placed and self.is_open):
             return ReadFailure.CUT_OFF
@@ -288,7 +300,7 @@ class _Search:
             self.to_ask.append(cut)
 
     def note(self, reply: control_pb2.ReadReply, cut: ZoneCut) -> None:
-        """The node does not keep the part."""
+        """Record the answer of a node that does not have the part."""
         if reply.unheard:
             self.is_unheard = True
         elif not (reply.elsewhere or reply.idle):
@@ -311,8 +323,9 @@ def _chunk(
     asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply, known: Callable[[str], int]
 ) -> JournalChunk:
     """
-    The records of an answer; raises `PeerError` for one that no honest node gives. `known`: the
-    epochs of zones.
+    Return the records of an answer; raises `PeerError` for a dishonest answer.
+
+    `known`: returns the known epoch of a zone.
     """
     check_read(asked, reply)
     stored = StoredRecords()

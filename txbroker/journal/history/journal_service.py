@@ -1,7 +1,7 @@
 """
-SHELL: the gRPC service by which readers get the history, and keep their own place in it.
+SHELL: the gRPC service that reads the history to clients with their own offsets.
 
-Records are handed on as they are stored; nothing is kept about who reads.
+The service sends records in their stored form and holds no state about its readers.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ from txbroker.v1.journal_pb2 import (
 )
 
 MOST_STREAMS = 32
-"""Streams of records at once."""
+"""The most concurrent streams of records."""
 
 AT_ONCE = 1024 * 1024
-"""Bytes in a reply, or one batch more."""
+"""Bytes of a reply, exceeded by one batch at most."""
 
 AT_ONCE_BUSY = 128 * 1024
-"""The same while clients need the node."""
+"""Bytes of a reply while clients need the node."""
 
 FOREVER = (1 << 63) - 1
 
 WORD_EVERY = 1.0
-"""Seconds after which a reader is told how far was looked, where nothing is found."""
+"""Seconds after which a reader without results hears the scanned offset."""
 
 
 @attrs.frozen(kw_only=True)
 class RecordsWanted:
-    """What a stream is asked for: offsets from `start` up to `end`, times likewise."""
+    """
+    The request of a stream: offsets from `start` up to `end`, times from `since` up to `until`.
+    """
 
     start: int
     end: int
@@ -67,8 +69,10 @@ class RecordsWanted:
 
 class JournalService:
     """
-    The handlers of `ZoneJournal`; `node` is this one's name, `on_failed` is told of a journal that
-    cannot be read: the node ends, as it never serves silently truncated data.
+    The handlers of the gRPC service `Journal`.
+
+    `node` is this node's name. `on_failed` hears of an unreadable journal: the node then ends, as
+    it never serves silently truncated data.
     """
 
     def __init__(
@@ -89,12 +93,12 @@ class JournalService:
         self._is_ended = False
 
     def close(self) -> None:
-        """The node ends: streams go no further."""
+        """End all streams, as the node ends."""
         self._is_ended = True
         self._pace.close()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """For a server. The replies of `Records` are encoded in the thread that reads."""
+        """Return the handlers for a server. The reading thread encodes the replies of `Records`."""
         return grpc.method_handlers_generic_handler(
             "txbroker.v1.Journal",
             {
@@ -113,7 +117,7 @@ class JournalService:
     # the calls
 
     async def parts(self, request: PartsRequest, context: Any) -> PartsReply:
-        """What this node keeps; what was appended before the call lies below the ends."""
+        """List this node's parts; records appended before the call lie below the ends."""
         await self._parts.refresh()
         kept = [
             KeptPart(
@@ -129,7 +133,10 @@ class JournalService:
         return PartsReply(node=self._node, parts=kept)
 
     async def seek(self, request: SeekRequest, context: Any) -> SeekReply:
-        """The first offset received at a time or later; the part's end where all is older."""
+        """
+        Return the first offset received at a time or later; the part's end if all records are
+        older.
+        """
         part = await self._part(request.zone, request.epoch, context)
         try:
             offset = part.log.offset_at(request.time)
@@ -139,7 +146,7 @@ class JournalService:
         return SeekReply(offset=min(offset, self._parts.describe(part).end))
 
     async def records(self, request: RecordsRequest, context: Any) -> None:
-        """Records of a part, in their order."""
+        """Stream the records of a part, in order."""
         part = await self._part(request.zone, request.epoch, context)
         wanted = await self._wanted(request, self._parts.describe(part), context)
         if self._streams >= MOST_STREAMS:
@@ -214,7 +221,7 @@ class JournalService:
     async def _next(
         self, part: JournalPart, cursor: LogCursor, wanted: RecordsWanted, context: Any
     ) -> _Reply | None:
-        """The next reply; None: there is nothing more. Raises what the cursor does."""
+        """Return the next reply; None at the end. Raises the cursor's errors."""
         while True:
             if self._is_ended:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {self._node!r} ends")
@@ -245,15 +252,15 @@ _BATCH, _PLACES = b"\x1a", b"\x2a"
 _HEAD = Struct("<BQBIBqB")
 _FIRST, _COUNT, _TIME, _BODY = 0x09, 0x15, 0x19, 0x22
 """
-Of the fields of `RecordsReply` and `StoredBatch`: the number times 8, and what comes: 1 and 5 for
-numbers of 8 and 4 bytes, 2 for bytes behind their length.
+Tags of `RecordsReply` and `StoredBatch`: the field number times 8, plus the wire type. Wire types 1
+and 5 are numbers of 8 and 4 bytes, 2 is bytes behind their length.
 """
 
 _length = lru_cache(4096)(encode_length)
 
 
 class _Reply(NamedTuple):
-    """An encoded reply with so many batches, and how far was looked for them."""
+    """An encoded reply with its number of batches, and the offset up to which the scan went."""
 
     through: int
     batches: int
@@ -261,7 +268,7 @@ class _Reply(NamedTuple):
 
 
 def _read(cursor: LogCursor, wanted: RecordsWanted, size: int) -> _Reply | None:
-    """In a thread: the next reply; None where a file has come to its end."""
+    """Read the next reply, in a thread; None at the end of a file."""
     read = cursor.read(size)
     if not read:
         return None
@@ -280,10 +287,10 @@ def _read(cursor: LogCursor, wanted: RecordsWanted, size: int) -> _Reply | None:
 
 def _encoded(head: BatchHead, body: bytes, wanted: RecordsWanted) -> tuple[bytes, ...]:
     """
-    Those records of a batch that are asked for, as a field of a reply.
+    Return the requested records of a batch, encoded as a field of a reply.
 
-    Written by hand: to copy bodies into messages of protobuf takes as long as all else together,
-    and there may be very many small ones.
+    The encoding is written by hand. Copying bodies into messages of protobuf takes as long as all
+    the rest, and a batch may be one of very many small ones.
     """
     count, places = head.entries, b""
     is_inside = wanted.start <= head.first and head.first + count <= wanted.end

@@ -1,8 +1,8 @@
 """
-SHELL: what readers ask of a node's delivery ledger, and of how far its sessions have come.
+SHELL: serves a node's delivery ledger and the cursors of its sessions to readers.
 
-Rows are handed on as they are stored. Before a ledger is read all that was gathered is written and
-synced, so that who has seen a client's acknowledgement finds its row.
+Rows are sent in their stored form. Before each read all gathered rows are written and synced. So a
+reader that has seen a client's acknowledgement finds its row.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from txbroker.v1.journal_pb2 import (
 )
 
 REPLY_BYTES = 256 * 1024
-"""Of one reply, about."""
+"""Approximate bytes of one reply."""
 
 CURSORS_AT_ONCE = 200
 """Sessions in one reply."""
 
 
 class LedgerService:
-    """The handlers of `ZoneJournal` that are about deliveries; `node` is this one's name."""
+    """The delivery handlers of the gRPC service `Journal`; `node` is this node's name."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LedgerService:
         sessions: Callable[[], Iterable[Session]],
         positions: Callable[[], dict[JournalId, int]],
     ) -> None:
-        """`positions`: how far the node's edge has followed each part."""
+        """Create the service; `positions` returns the edge's position in each part."""
         self._node = node
         self._disk = disk
         self._pace = pace
@@ -60,7 +60,7 @@ class LedgerService:
         self._positions = positions
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """For a server, beside those of `JournalService`."""
+        """Return the handlers for a server, beside those of `JournalService`."""
         return grpc.method_handlers_generic_handler(
             "txbroker.v1.Journal",
             {
@@ -76,7 +76,7 @@ class LedgerService:
     # the calls
 
     async def ledger(self, request: LedgerRequest, context: Any) -> None:
-        """What the ledger is, then its rows."""
+        """Send the ledger's state, then its rows."""
         ledger = self._disk.ledger
         if ledger is None:
             await context.write(LedgerReply(state=LedgerState(node=self._node)))
@@ -97,7 +97,7 @@ class LedgerService:
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
 
     async def cursors(self, request: CursorsRequest, context: Any) -> AsyncIterator[CursorsReply]:
-        """How far each durable session is, all as of now."""
+        """Stream the cursors of all durable sessions as of now."""
         for reply in list(self._pages()):
             yield reply
 
@@ -137,14 +137,14 @@ class LedgerService:
 
 
 def _cursors_of(session: Session, positions: dict[JournalId, int]) -> SessionCursors:
-    """What is not as `positions` say it, or has something on its way to the client."""
+    """Return the session's cursors that differ from `positions` or have deliveries in flight."""
     open_: dict[JournalId, list[int]] = {}
     for part, offset in session.durable_sender.unacknowledged():
         open_.setdefault(part, []).append(offset)
     come = reaches(session, positions)
     found = SessionCursors(client_id=session.client_id)
     for part in {**come, **open_}:
-        # What is in flight of a part that was passed is all that there is of it.
+        # A passed part has deliveries in flight and no other records for the session.
         offset = come.get(part, _PASSED)
         if part in open_ or positions.get(part) != offset:
             found.cursors.append(_cursor(part, offset, open_.get(part, ())))

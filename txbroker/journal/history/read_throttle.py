@@ -1,8 +1,8 @@
 """
-SHELL: readers of the history get a bounded share of the node's time while clients need it.
+SHELL: limits the share of the node's time that history readers get while clients need it.
 
-What clients need is what the loop's thread works, less what it does for readers. So that is
-measured, and readers rest as long as the others are busy.
+Clients' need is the work of the loop's thread, minus its work for readers. The throttle measures
+this work, and readers pause while it is high.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from txbroker.storage.work_thread import WorkThread
 T = TypeVar("T")
 
 SHARE = 0.2
-"""Of the time, what readers have while the node is busy."""
+"""Fraction of time for readers while the node is busy."""
 
 BUSY = 0.1
-"""Of the time, what the loop's thread works for others when the node counts as busy."""
+"""
+Fraction of time that the loop's thread works for others, from which on the node counts as busy.
+"""
 
 WINDOW = 0.02
-"""Seconds over which that is measured."""
+"""Seconds of one measurement."""
 
 BESIDE = 0.0003
-"""Seconds that the loop's thread works for a piece of readers beside what is measured, about."""
+"""Approximate unmeasured seconds that the loop's thread works for one piece of readers' work."""
 
 STALE = 0.5
-"""Seconds without readers after which nothing is known."""
+"""Seconds without readers after which the last measurement is void."""
 
 
 class ReadThrottle:
     """
-    Does the work of readers, one piece after the other, in a thread beside the loop.
+    Runs readers' work in a thread beside the loop, one piece at a time.
 
-    `is_busy`: clients need the node; small pieces are wanted.
+    `is_busy`: True if clients need the node, so pieces should be small.
     """
 
     def __init__(self) -> None:
         self._thread = WorkThread(asyncio.get_running_loop(), "readers")
         self._turn = asyncio.Lock()
-        self._worked = 0.0  # since the last rest
+        self._worked = 0.0  # since the last pause
         self._own = 0.0  # on the loop's thread, in this window
-        self._window = (0.0, 0.0)  # when it began, by the clock and by what the thread has worked
+        self._window = (0.0, 0.0)  # the window's start: clock, and work of the thread
         self.is_busy = True
 
     async def work(self, piece: Callable[[], T]) -> T:
-        """What `piece` returns or raises; it is done when it is its turn."""
+        """Run `piece` when its turn comes; return its result or raise its error."""
         async with self._turn:
             was_busy = self.is_busy
             self._judge()
@@ -66,11 +68,11 @@ class ReadThrottle:
                 self._own += BESIDE
 
     def send(self, sending: Awaitable[T]) -> Awaitable[T]:
-        """The same as `sending`, which is work for readers on the loop's thread."""
+        """Await `sending`, and count its time on the loop's thread as readers' work."""
         return self._timed(sending)
 
     def close(self) -> None:
-        """Nothing more is to be done."""
+        """Stop the thread."""
         self._thread.close()
 
     async def _in_thread(self, piece: Callable[[], T]) -> T:
@@ -117,5 +119,5 @@ class ReadThrottle:
             try:
                 value = yield waited_for
                 go_on = partial(steps.send, value)
-            except BaseException as error:  # for whoever is waited for
+            except BaseException as error:  # an error belongs to the awaited coroutine
                 go_on = partial(steps.throw, error)

@@ -40,13 +40,12 @@ from txbroker.storage.recovery import OnTrimmed
 BATCH_BYTES = 256 * 1024
 BATCH_RECORDS = MOST_RECORDS
 """
-A batch ends when it holds so many bytes, before it would hold more records, or with the turn.
-
-A run is never split: by a run less one byte a batch may be larger than `BATCH_BYTES`.
+The most bytes and records of a batch, which also ends with its turn. A run is never split, so a
+batch may exceed `BATCH_BYTES` by a run less one byte.
 """
 
 LAST = (1 << 63) - 1
-"""No offset is higher."""
+"""The upper bound of all offsets."""
 
 _LONGEST_NAME = 200
 
@@ -85,7 +84,7 @@ class JournalPart:
     def __init__(
         self, key: JournalId, log: SegmentLog, committer: Committer, meta: PartMeta
     ) -> None:
-        """Made by `Journals`."""
+        """Create the part; only `Journals` does."""
         self.key = key
         self.log = log
         self._committer = committer
@@ -102,31 +101,31 @@ class JournalPart:
 
     @property
     def predecessor(self) -> tuple[JournalId, int] | None:
-        """The part before this one and its last offset."""
+        """Return the part before this one and that part's last offset."""
         return self._meta.predecessor
 
     @property
     def next(self) -> int:
-        """The offset that the next message gets."""
+        """Return the offset of the next message."""
         if self._gathered:
             return self._first + self._count
         return max(self._first, self.log.next)
 
     @property
     def gathered(self) -> int:
-        """Bytes of what is not staged in the log yet."""
+        """Return the gathered bytes that are not staged in the log yet."""
         return self._bytes
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that was appended is safe from a crash of the machine."""
+        """True if all appended records are safe from a crash of the machine."""
         return not self._gathered and self.log.synced == self.log.next - 1
 
     def append(
         self, message: Message, origin_key: MarkKey | None, sequence: int, *, time: int
     ) -> int:
         """
-        Stage a message; returns its offset. `time` in UTC microseconds.
+        Stage a message; return its offset. `time` in UTC microseconds.
 
         `origin_key` and `sequence` are the origin id of a QoS 1/2 message, None and 0 for others.
         """
@@ -143,11 +142,10 @@ class JournalPart:
         self, run: PublishRun, origin_key: MarkKey | None, last_sequence: int, *, time: int
     ) -> int:
         """
-        Stage all messages of a run of QoS 1 or 2; returns the offset of the first, which the
-        others' follow.
+        Stage all messages of a run of QoS 1 or 2; return the first of the consecutive offsets.
 
-        `origin_key` and `last_sequence` are the origin id of the last message, None and 0 where it
-        has none. What it costs does not depend on how many messages there are.
+        `origin_key` and `last_sequence` are the origin id of the last message; None and 0: no
+        origin id. The cost does not depend on the number of messages.
         """
         offset = self._gather_run(run, time)
         if origin_key is not None:
@@ -156,13 +154,15 @@ class JournalPart:
         return offset
 
     def append_qos0(self, runs: Sequence[PublishRun], *, time: int) -> int:
-        """Stage all messages of one or more runs of QoS 0; returns the offset of the last."""
+        """Stage all messages of one or more runs of QoS 0; return the offset of the last."""
         for run in runs:
             self._gather_run(run, time)
         return self._first + self._count - 1
 
     def skip_to(self, offset: int) -> None:
-        """Let the next message have `offset` at least; what lies between stays empty for ever."""
+        """
+        Assign `offset` or a later offset to the next message; skipped offsets stay empty for ever.
+        """
         self._stage()
         self._first = max(self._first, offset)
 
@@ -177,10 +177,11 @@ class JournalPart:
         least: int = 0,
     ) -> StoredChunk:
         """
-        What is written above the offset `after` up to `through`, with the QoS `least` or a higher
-        one, of `limit` records at most, and of packets of a little over `size` bytes at most.
-        A hole is passed in one step, up to the offset `bound`: damage, or a restored copy, may have
-        left one of billions. Raises `CorruptLog`.
+        Read the written records above the offset `after` up to `through`.
+
+        The records have the QoS `least` or a higher one. At most `limit` records are read, and
+        packets of slightly more than `size` bytes. A hole is skipped in one step, up to the offset
+        `bound`: damage or a restored copy may have left a hole of billions. Raises `CorruptLog`.
         """
         hole = bound
         stored = StoredRecords(after, through, most=limit, room=size, least=least)
@@ -189,18 +190,18 @@ class JournalPart:
             if not stored.add(batch.first, batch.body, batch.count):
                 break
         else:
-            hole = bound  # also behind the last record: nothing else up to there was written
+            hole = bound  # behind the last record nothing up to the bound was written
         looked = max(stored.through, hole)
         return StoredChunk(records=Records(stored), through=looked, earliest=self.log.first)
 
     def origins(self, after: int = 0) -> Iterator[Marks]:
-        """The marks of the batches with offsets above `after`; raises `CorruptLog`."""
+        """Yield the marks of the batches with offsets above `after`; raises `CorruptLog`."""
         for batch in self.log.batches(after):
             marks, has_retained = read_marks(batch.body)
             yield Marks(first=batch.first, last=batch.last, marks=marks, has_retained=has_retained)
 
     def retained(self, after: int = 0) -> Iterator[Record]:
-        """The records above `after` that have RETAIN set; raises `CorruptLog`."""
+        """Yield the records above `after` that have RETAIN set; raises `CorruptLog`."""
         for batch in self.log.batches(after):
             if read_marks(batch.body)[1]:
                 for record in decode_records(batch, max(0, after + 1 - batch.first)):
@@ -208,7 +209,7 @@ class JournalPart:
                         yield record
 
     def discard(self) -> None:
-        """Write nothing any more; for a part that is deleted."""
+        """Discard all unwritten records, for a part that will be deleted."""
         self._gathered.clear()
         self._committer.remove(self.log)
         self.log.discard()
@@ -221,13 +222,15 @@ class JournalPart:
         return self._gather(run, run.count, run.size, time)
 
     def _gather(self, piece: Piece, count: int, size: int, time: int) -> int:
-        """Put a piece into the batch that is gathered, or a new one; the offset of its first."""
+        """
+        Add a piece to the gathered batch or to a new one; return the offset of its first message.
+        """
         if self._bytes >= BATCH_BYTES or self._count + count > BATCH_RECORDS:
             self._stage()
         if not self._gathered:
             self._first = max(self._first, self.log.next)
             self._time = time
-            # Nobody waits for QoS 0: many turns' are one batch, where there is nothing else.
+            # No client waits for QoS 0: a batch of QoS 0 alone may gather many turns.
             self._committer.before_later_write(self._stage)
         offset = self._first + self._count
         self._gathered.append(piece)
@@ -241,7 +244,7 @@ class JournalPart:
             self._committer.before_write(self._stage)
 
     def _stage(self) -> None:
-        """What was gathered becomes a batch of the log."""
+        """Append the gathered batch to the log."""
         self._is_due = False
         if self._gathered:
             body = encode_records(self._gathered, self._marks, self.node)
@@ -267,8 +270,9 @@ class Journals:
         data: Path | None = None,
     ) -> None:
         """
-        Open the parts that are there; raises `StoreError`. `segment_bytes`, `data`: see
-        `SegmentLog`.
+        Open all existing parts; raises `StoreError`.
+
+        `segment_bytes`, `data`: see `SegmentLog`.
         """
         self._folder = folder
         self._committer = committer
@@ -288,7 +292,7 @@ class Journals:
 
     def begin(self, key: JournalId, predecessor: tuple[JournalId, int] | None) -> JournalPart:
         """
-        Make a new part, durably, or return the one that is there; raises `StoreError`.
+        Create a part durably, or return the existing one; raises `StoreError`.
 
         `predecessor`: see `JournalPart`.
         """
@@ -306,9 +310,9 @@ class Journals:
 
     def adopt(self, folder: Path) -> None:
         """
-        Take in a part that lies in another folder of the same disk, durably; raises `StoreError`.
+        Move a part from another folder of the same disk here, durably; raises `StoreError`.
 
-        One that is here already is the same, and stays.
+        An existing part of the same key has the same records and stays.
         """
         meta = load(folder, self._data)
         if meta is None:
@@ -326,7 +330,7 @@ class Journals:
         self._part(target, meta)
 
     def get(self, key: JournalId) -> JournalPart | None:
-        """The part, if it is kept here."""
+        """Return the part, if this node has it."""
         return self.parts.get(key)
 
     def drop(self, key: JournalId) -> None:
@@ -340,7 +344,7 @@ class Journals:
             raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close all logs; write and sync them before (`Committer.close`)."""
+        """Close all logs; the caller writes and syncs them before (`Committer.close`)."""
         for part in self.parts.values():
             part.log.close()
 
@@ -355,7 +359,7 @@ class Journals:
 
 
 def zone_folder(zone: str) -> str:
-    """The name of the folder for a zone's parts; `part.json` knows which zone it is."""
+    """Return the folder name of a zone's parts; `part.json` in the folder names the zone itself."""
     if not zone:
         return "%2E"
     name = quote(zone, safe="")

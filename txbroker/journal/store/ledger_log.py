@@ -1,13 +1,15 @@
 """
 SHELL: the delivery ledger of a node, a log under `data/ledger`.
 
-Rows are gathered for a turn or more and written with what else is written then, before it: after a
-kill the ledger has the row of each delivery that the session's own state has forgotten, and of no
-other one that did not happen. Nobody waits for rows, and they stop nobody. Where the disk is short
-they are left out and counted, and the ledger has a row that says so (`LedgerKind.GAP`).
+Rows are gathered for one or more turns and written with the turn's other records, ahead of them. So
+after a kill the ledger has a row for each delivery that the session's own state has forgotten. The
+ledger has no row for a delivery that did not happen. No client waits for rows, and rows stop no
+client. A short disk leaves rows out: they are counted, and a later row records the gap
+(`LedgerKind.GAP`).
 
-How far the ledger has come is in a table, in one batch with the state of the sessions. So it shows
-where a loss of power took rows and not what they tell of; their numbers are not given again.
+A table stores the ledger's next row number, in one batch with the state of the sessions. So the
+ledger detects a loss of power that took rows but not the changes of sessions; lost row numbers are
+not reused.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from txbroker.storage.tables import LogTable
 log = get_logger()
 
 FOLDER = "ledger"
-"""Below `data`."""
+"""The folder below `data`."""
 
 MOST_GATHERED = 100_000
-"""Rows that wait while the disk takes nothing at all; beyond that they are left out."""
+"""The most rows that wait while the disk accepts no bytes; beyond that rows are left out."""
 
 STATED_EVERY = 86_400 * SECOND
-"""What holds is written anew so often, as retention takes what was written of it (`is_due`)."""
+"""
+Age at which the present subscriptions are written again, as retention trims their rows (`is_due`).
+"""
 
 _ID, _NEXT, _PAUSED, _STATED, _AGES = b"id", b"next", b"paused", b"stated", b"ages"
 _KEYS = (_ID, _NEXT, _PAUSED, _STATED)
@@ -45,8 +49,10 @@ _KEYS = (_ID, _NEXT, _PAUSED, _STATED)
 
 class LedgerLog:
     """
-    The ledger of one node (a `LedgerRecorder`). `identity` names it: with another `data` it is
-    another one. Times of rows are microseconds UTC, ages what the node has lived.
+    The ledger of one node (a `LedgerRecorder`).
+
+    `identity` names the ledger: another `data` folder has another one. Times of rows are UTC
+    microseconds, ages are microseconds of lived time.
     """
 
     def __init__(
@@ -62,7 +68,11 @@ class LedgerLog:
         lived: Callable[[], int],
         on_trimmed: OnTrimmed,
     ) -> None:
-        """Open or begin it; raises `StoreError`. `is_full`: the disk is to take nothing more."""
+        """
+        Open or create the ledger; raises `StoreError`.
+
+        `is_full`: True if the disk must accept no more bytes.
+        """
         self.now = now
         self._lived = lived
         self._ages = EntryAges(table, lived)
@@ -79,7 +89,7 @@ class LedgerLog:
         self.identity = self._open()
         committer.add(self.log, is_first=True)
 
-    # from the recording
+    # from the ledger writer
 
     def add(self, row: LedgerRow) -> None:
         """Gather a row."""
@@ -92,30 +102,30 @@ class LedgerLog:
 
     @property
     def is_due(self) -> bool:
-        """Whether all that holds now is to be written once more."""
+        """True if all present subscriptions must be written again."""
         stated = self._table.get(_STATED)
         return stated is None or self._lived() - int.from_bytes(stated) > STATED_EVERY
 
     def state(self) -> None:
-        """It is written now."""
+        """Note that they are written now."""
         self._table.put(_STATED, self._lived().to_bytes(8))
 
     # from readers
 
     @property
     def first(self) -> int:
-        """The first row that is kept."""
+        """Return the first row that the ledger still has."""
         return self.log.first
 
     @property
     def end(self) -> int:
-        """Behind the last row that is synced."""
+        """Return the row number behind the last synced row."""
         return self.log.synced + 1
 
     # from the node
 
     def trim(self, policy: RetentionPolicy) -> None:
-        """Let go of what is older or more than journals keep."""
+        """Trim rows that exceed the age or size of `policy`."""
         self._ages.note(_AGES, self.log.written, policy.age)
         through = max(self._ages.through(_AGES, policy.age), self.log.excess(policy.size))
         before = self.log.first
@@ -139,7 +149,7 @@ class LedgerLog:
         return known.decode()
 
     def _miss(self, count: int) -> None:
-        """Rows are missing from here on back, so many if that is known (more than 0)."""
+        """Note a gap before the next row, of `count` rows if known (more than 0)."""
         self._missing = (self._missing or 0) + count
         self._table.delete(_STATED)
 
@@ -150,7 +160,7 @@ class LedgerLog:
         self._miss(count)
 
     def _stage(self) -> None:
-        """Everything gathered goes into the log, or is left out."""
+        """Append all gathered rows to the log, or leave them out."""
         rows, self._rows = self._rows, []
         if self._is_full():
             self._leave_out(len(rows))
@@ -166,24 +176,24 @@ class LedgerLog:
 
 
 def forget(table: LogTable) -> None:
-    """What is there goes on under another identity."""
+    """Forget the ledger's identity: existing rows continue under another one."""
     for key in _KEYS:
         table.delete(key)
 
 
 def pause(table: LogTable) -> None:
-    """A node that kept a ledger does not now: should it again, it knows that rows are missing."""
+    """Note that a node with a ledger now runs without: a later start then knows of missing rows."""
     if table.get(_ID) is not None and table.get(_PAUSED) is None:
         table.put(_PAUSED, b"1")
 
 
 class _Lenient(SegmentLog):
-    """A log that leaves out what the disk has no room for, where others keep it staged."""
+    """A log that leaves out records on a full disk, where other logs keep them staged."""
 
     on_left_out: Callable[[int], None]
 
     def write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
-        """As any log, but for `DiskFull`."""
+        """Write as `SegmentLog` does, but leave out records on `DiskFull`."""
         try:
             return super().write(is_unread=is_unread, most=most)
         except DiskFull:

@@ -1,8 +1,8 @@
 """
-SHELL: the folders of journals' parts: which there are, and how one goes.
+SHELL: lists and deletes the folders of journal parts.
 
-A part that is half deleted looks like a damaged one. So its folder gets another name first, by
-which everybody knows that it is nobody's; the next start does the rest.
+A half deleted part looks like a damaged one. So its folder first gets a name that marks it as
+dropped; the next start deletes the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DROPPED = ".dropped"
 
 
 def list_folders(journal: Path) -> list[Path]:
-    """The folders of parts in a folder of journals, in order; not those that are being deleted."""
+    """Return the part folders in a journal's folder, in order, without dropped ones."""
     return [path for path in sorted(journal.glob("*/*")) if not is_dropped(path.name)]
 
 
@@ -26,17 +26,17 @@ def is_dropped(name: str) -> bool:
 
 
 def delete(folder: Path) -> None:
-    """Delete the folder of a part with all that is in it; raises `OSError`."""
+    """Delete the folder of a part with all its files; raises `OSError`."""
     gone = folder.with_name(folder.name + _DROPPED)
     if gone.exists():
-        shutil.rmtree(gone)  # of an earlier time, when the disk failed in the middle
+        shutil.rmtree(gone)  # left by an earlier delete that a disk failure interrupted
     folder.rename(gone)
     sync_folder(folder.parent)
     shutil.rmtree(gone)
 
 
 def sweep(journal: Path) -> None:
-    """After a start: delete the rest of what was being deleted; raises `OSError`."""
+    """Delete the rest of dropped folders, after a start; raises `OSError`."""
     for path in journal.glob("*/*"):
         if is_dropped(path.name):
             shutil.rmtree(path)

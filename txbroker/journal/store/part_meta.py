@@ -1,4 +1,4 @@
-"""SHELL: the small file beside the segments of a journal's part: which part they are."""
+"""SHELL: the small file beside the segments of a journal part; it names the part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbroker.model.log_position import JournalId
 from txbroker.storage import checked_file
 
 FORMAT = 2
-"""Version of `part.json`; a newer one is refused."""
+"""Version of `part.json`; a start refuses a newer one."""
 
 _UNCHECKED = 1
 _WHAT = "a part of a journal"
@@ -21,14 +21,14 @@ _META = "part.json"
 
 @attrs.frozen(kw_only=True)
 class PartMeta:
-    """The part's name; `predecessor`: see `Part`."""
+    """The part's key; `predecessor`: see `JournalPart`."""
 
     key: JournalId
     predecessor: tuple[JournalId, int] | None = None
 
 
 def save(folder: Path, meta: PartMeta) -> None:
-    """Make it durable; raises `StoreError`."""
+    """Make the file durable; raises `StoreError`."""
     before = meta.predecessor
     raw: dict[str, Any] = {
         "format": FORMAT,
@@ -41,8 +41,9 @@ def save(folder: Path, meta: PartMeta) -> None:
 
 def load(folder: Path, data: Path) -> PartMeta | None:
     """
-    As it was saved; None where the folder holds nothing: the part was being made when the process
-    ended. `data`: see `checked.load`. Raises `StoreError`.
+    Load the file; None if the folder is empty, as the process ended while it created the part.
+
+    `data`: see `checked_file.load`. Raises `StoreError`.
     """
     file = folder / _META
     raw = checked_file.load(file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=data)

@@ -1,10 +1,10 @@
 """
-SHELL: a part of the journal under another epoch, with all that stands in its offsets.
+SHELL: gives a journal part another epoch, with all stored offsets of the part.
 
-A root that has lost its disk begins anew at epoch 1, and hears of its epoch before from the nodes
-that come back. What it has taken since must not lie at places of the lost journal: the part gets an
-epoch that nobody has used, when the node starts, before anything else reads the data. Each step
-may be repeated: a crash in between leaves the rest for the next start.
+A root that has lost its disk begins again at epoch 1, and hears of its earlier epoch from nodes
+that come back. Records accepted since must not lie at positions of the lost journal. So the part
+gets an unused epoch when the node starts, before any other reader of the data. Each step is
+repeatable: after a crash the next start does the rest.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _PLACED: dict[str, Callable[[], Message]] = {
     "windows": state_pb2.StoredWindow,
     "kept": state_pb2.StoredKept,
 }
-"""Tables whose messages hold a `StoredPart` wherever they speak of a part."""
+"""Tables whose messages name parts as a `StoredPart` only."""
 
 
 def renumber_parts(journal: Path, old: JournalId, new: JournalId, *, data: Path) -> None:
     """
-    Give the part in the folder `journal` its new epoch, wherever a part names it; raises
-    `StoreError`. `data`: see `meta.load`.
+    Give the part its new epoch in every part file that names it; raises `StoreError`.
+
+    `journal`: the folder of all parts. `data`: see `part_meta.load`.
     """
     try:
         for folder in list_folders(journal):
@@ -53,14 +54,14 @@ def _renumber_part(folder: Path, found: part_meta.PartMeta, old: JournalId, new:
     renumbered = part_meta.PartMeta(key=new if found.key == old else found.key, predecessor=before)
     if renumbered != found:
         part_meta.save(folder, renumbered)
-    # After a crash the file may say so already, and the folder not yet.
+    # After a crash the file may have the new epoch, and the folder not yet.
     if renumbered.key == new and folder.name == str(old.epoch):
         folder.rename(folder.with_name(str(new.epoch)))
         sync_folder(folder.parent)
 
 
 def renumber_tables(tables: LogTables, old: JournalId, new: JournalId) -> None:
-    """Give the part its new epoch in all that stands in its offsets; one commit takes it all."""
+    """Give the part its new epoch in all tables that store its offsets, in one commit."""
     for name, kind in _PLACED.items():
         for key, value in tables.table(name).items():
             message = kind()

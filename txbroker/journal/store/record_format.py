@@ -1,5 +1,5 @@
 """
-The body of a journal's batch: duplicate marks, who published where, and the raw PUBLISH packets.
+The body of a journal's batch: duplicate marks, publishers and edges, and the raw PUBLISH packets.
 
     flags (1: a message has RETAIN), number of marks, of edges, of publishers
     for each mark: edge, incarnation, zone, stream, sequence
@@ -9,8 +9,8 @@ The body of a journal's batch: duplicate marks, who published where, and the raw
     the packets, one after the other
 
 Texts are UTF-8 behind their length, numbers little-endian. The same client id at two edges is two
-publishers. The file that a batch lies in has the version of all this (`segment.FORMAT`). Pure:
-bytes in, values out, and back.
+publishers. The file of the batch has the version of this format (`segment.FORMAT`). Pure: bytes in,
+values out, and back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.storage.segment import Batch
 
 MOST_RECORDS = 65_535
-"""Messages of one batch, at the most: each may be of another publisher, and these have indexes."""
+"""The most messages of one batch: each may have another publisher, whose index has two bytes."""
 
 _HEAD = Struct("<BHHH")
 _NUMBERS = Struct("<QQQ")
@@ -39,7 +39,7 @@ Marks = tuple[tuple[MarkKey, int], ...]
 """Duplicate marks with the highest sequence of each."""
 
 Piece = Message | PublishRun
-"""What a batch is made of."""
+"""A piece of a batch."""
 
 
 # -- encoding
@@ -47,9 +47,10 @@ Piece = Message | PublishRun
 
 def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: str = "") -> bytes:
     """
-    The body of a batch: at least one message, at most `MOST_RECORDS`, and at most 65,535 marks.
+    Return the body of a batch.
 
-    `node` is the edge of those that name none.
+    A batch has 1 to `MOST_RECORDS` messages, and at most 65,535 marks. `node` is the edge of
+    messages that name none.
     """
     publishers: dict[tuple[str, str], int] = {}
     places = array("H")
@@ -80,8 +81,10 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
 
 def to_batch(offsets: Sequence[int], packets: bytes) -> tuple[int, bytes, int, bytes]:
     """
-    What `StoredRecords.add` takes, of packets that nobody says who published. The offsets are in
-    order, and the last one is at most 65,535 above the first; raises `OverflowError`.
+    Return the arguments of `StoredRecords.add` for packets of unknown publishers.
+
+    The offsets are in order, and the last is at most 65,535 above the first; raises
+    `OverflowError`.
     """
     body = b"".join((_HEAD.pack(0, 0, 1, 1), _text(""), _text(""), packets))
     places = array("H", [offset - offsets[0] for offset in offsets])
@@ -89,7 +92,7 @@ def to_batch(offsets: Sequence[int], packets: bytes) -> tuple[int, bytes, int, b
 
 
 def _places(run: PublishRun, publishers: dict[tuple[str, str], int], node: str) -> array[int]:
-    """For each message of a run the index of its publisher; new ones are added."""
+    """Return the publisher's index for each message of a run; new publishers are added."""
     edge = run.edge or node
     if run.places is None:
         who = run.clients[0], edge
@@ -117,7 +120,7 @@ def _little(numbers: array[int]) -> array[int]:
 
 
 class _Opened(NamedTuple):
-    """What stands before the packets, without the messages' places; `at` is where it ends."""
+    """The decoded fields before the packets, except the messages' indexes, which begin at `at`."""
 
     marks: Marks
     has_retained: bool
@@ -126,7 +129,7 @@ class _Opened(NamedTuple):
 
 
 def read_marks(body: bytes) -> tuple[Marks, bool]:
-    """The marks of a batch, and whether any of its messages has RETAIN."""
+    """Return the marks of a batch, and whether any of its messages has RETAIN."""
     opened = _open(body)
     return opened.marks, opened.has_retained
 
@@ -135,8 +138,10 @@ def decode_records(
     batch: Batch, skip: int = 0, limit: int = MOST_RECORDS, size: int = sys.maxsize
 ) -> list[Record]:
     """
-    The messages of a batch but the first `skip`: at most `limit`, and at most one more than takes
-    `size` bytes (`Message.size`).
+    Return the messages of a batch after the first `skip`.
+
+    At most `limit` messages are returned; at most one of them exceeds `size` bytes in total
+    (`Message.size`).
     """
     body = batch.body
     _, _, publishers, at = _open(body)
@@ -146,8 +151,8 @@ def decode_records(
     at = _behind(body, at, min(skip, batch.count))
     records: list[Record] = []
     topics: dict[bytes, str] = {}
-    # The packets were judged before they came here, so only what is needed is looked at: this
-    # takes two thirds of the time of the codec's `decode`.
+    # The packets were checked before they were stored, so decoding reads the needed fields only:
+    # this takes two thirds of the time of the codec's `decode`.
     for place in range(skip, min(batch.count, skip + limit)):
         if size <= 0:
             break
@@ -207,7 +212,7 @@ def _indexes(body: bytes, at: int, count: int) -> tuple[array[int], int]:
 
 
 def _behind(body: bytes, at: int, count: int) -> int:
-    """Where so many packets from `at` on end."""
+    """Return the end of so many packets from `at` on."""
     for _ in range(count):
         length = body[at + 1]
         at = at + 2 + length if length < 128 else _frame(body, at)[1]
@@ -215,7 +220,7 @@ def _behind(body: bytes, at: int, count: int) -> int:
 
 
 def _frame(body: bytes, at: int) -> tuple[int, int]:
-    """Where the packet that begins at `at` has its contents (section 2.2.3)."""
+    """Return start and end of the contents of the packet that begins at `at` (section 2.2.3)."""
     at += 1
     length = body[at] & 127
     shift = 7

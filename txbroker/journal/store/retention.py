@@ -25,10 +25,10 @@ from txbroker.v1 import state_pb2
 log = get_logger()
 
 EDGES = 10_000
-"""Edges of which marks are kept; beyond that no other one gets a link."""
+"""The most edges with low-water marks; beyond that no further edge gets a link."""
 
 LOOKED_AT = 100
-"""Edges and sessions among which those of one part are looked for."""
+"""The most holders among which the holders of one part are looked up."""
 
 _RECLAIMED = "reclaimed/"  # no node's name has a slash
 
@@ -100,17 +100,19 @@ class Retention:
 
     @property
     def edges(self) -> int:
-        """Edges of which marks are kept."""
+        """Return the number of edges with low-water marks."""
         return len(self._kept)
 
     # from the edges
 
     def has_room_for(self, edge: str) -> bool:
-        """True if the edge is known, or may be."""
+        """True if the edge has low-water marks, or there is room for another edge's."""
         return edge in self._kept or len(self._kept) < EDGES
 
     def begin(self, edge: str, part: JournalId, offset: int) -> None:
-        """The edge is here, and needs nothing up to this offset unless it has said otherwise."""
+        """
+        Note that the edge needs the part's records above this offset, unless it has a mark already.
+        """
         known = self._kept.setdefault(edge, {})
         if part not in known:
             known[part] = offset
@@ -118,24 +120,25 @@ class Retention:
 
     def begin_part(self, part: JournalId) -> None:
         """
-        A part of a zone begins. Whoever is known at an earlier one needs all of it, until the edge
-        says otherwise: one that is away has not heard that there is such a part.
+        Begin a part of a zone: every edge with a mark at an earlier part needs all of it.
+
+        An absent edge has not heard of the part; the mark holds until the edge says otherwise.
         """
         for edge, known in self._kept.items():
             earlier = (one.epoch < part.epoch for one in known if one.zone == part.zone)
             if part not in known and any(earlier):
                 known[part] = 0
                 self._unheard.setdefault(edge, set()).add(part)
-                self._put(edge)  # which does not make the edge any younger
+                self._put(edge)  # without a new time: otherwise an absent edge would never expire
 
     def inherit(self, edge: str, part: JournalId, offset: int) -> None:
-        """The part came here, from an owner to which the edge had said so; or here, or both."""
+        """Merge a mark that the edge gave to an earlier owner of the part, which came here."""
         known = self._kept.setdefault(edge, {})
         known[part] = min(offset, known.get(part, offset))
         self._save(edge)
 
     def needs(self, apex: str) -> dict[str, dict[JournalId, int]]:
-        """By edge: what it needs of the parts of a zone, and of zones below it."""
+        """Return each edge's marks in the parts of a zone and of zones below it."""
         found = {
             edge: {part: offset for part, offset in places.items() if is_within(part.zone, apex)}
             for edge, places in self._kept.items()
@@ -144,8 +147,9 @@ class Retention:
 
     def keep(self, edge: str, places: dict[JournalId, int]) -> None:
         """
-        The edge's sessions need what is above these offsets, and no other part that the edge has
-        heard of.
+        Store the edge's marks: its sessions need the records above these offsets.
+
+        The edge needs no other part that it has heard of.
         """
         unheard = self._unheard[edge] = {
             part for part in self._unheard.get(edge, ()) if not _has_heard(places, part)
@@ -158,18 +162,19 @@ class Retention:
     def note_holders(
         self, edge: str, holders: Mapping[JournalId, tuple[JournalHolder, ...]]
     ) -> None:
-        """Which sessions of the edge hold back most, for operators."""
+        """Note the edge's sessions that hold back the most records, for operators."""
         self._holders[edge] = dict(holders)
 
     def reserve(self, apex: str, part: JournalId, offset: int) -> None:
         """
-        An apex was reclaimed: edges that are not known here may come, as long as sessions live, and
-        need what lies above this offset.
+        Reserve the records above this offset of a reclaimed apex for edges that are not known here.
+
+        The reservation lasts as long as sessions live.
         """
         self.inherit(_RECLAIMED + apex, part, offset)
 
     def forget(self, edge: str) -> None:
-        """The edge is a member of the tree no longer, or has been away for too long."""
+        """Forget an edge that is no member any more, or has been away for too long."""
         if self._kept.pop(edge, None) is not None:
             self._told.pop(edge, None)
             self._unheard.pop(edge, None)
@@ -179,11 +184,13 @@ class Retention:
     # from the node
 
     def lowest(self, part: JournalId) -> int:
-        """What lies above this offset some edge may need, as far as edges have told."""
+        """Return the offset above which some edge may need records, as far as edges have told."""
         return self._needed(part) or 0
 
     def held(self, most: int = 3) -> list[HeldPart]:
-        """Who holds back most of the journals here, the first one most; never who is forgotten."""
+        """
+        Return the holders of the most journal bytes, the largest first, without expired edges.
+        """
         found = [
             (part.log.size_above(offset), part, edge, client_id, offset)
             for part in self._journals.parts.values()
@@ -206,7 +213,7 @@ class Retention:
 
     @property
     def held_size(self) -> int:
-        """Bytes of the journals here that marks keep, at most."""
+        """Return an upper bound of the journal bytes that marks hold back."""
         needed = ((part, self._needed(part.key)) for part in self._journals.parts.values())
         return sum(
             part.log.size_above(offset)
@@ -218,14 +225,14 @@ class Retention:
         self, present: JournalId | None, saved: int = 0, held: Collection[JournalId] = ()
     ) -> None:
         """
-        Now and then: let go of what nobody needs; `present` is the part that is appended to, `held`
-        are those that stay whole.
+        Trim and drop records that no limit and no mark keeps. Called now and then.
 
-        `saved` is the offset of the present part's durable checkpoint. A batch above that offset
-        alone says what it did to retained values and marks: without it a start would miss them.
+        `present` is the part that is appended to; `held` parts stay whole. `saved` is the offset of
+        the present part's durable checkpoint. Only batches above it hold their changes of retained
+        values and marks: without them a start would miss these changes.
         """
         for edge in [edge for edge in self._kept if self._is_forgotten(edge)]:
-            self.forget(edge)  # as a new one, if it comes after all
+            self.forget(edge)  # a returning edge begins as a new one
         for part in list(self._journals.parts.values()):
             self._ages.note(_name(part.key), part.log.written, self.policy.age)
             if part.key in held:
@@ -264,7 +271,7 @@ class Retention:
             )
 
     def _holders_of(self, part: JournalId) -> list[tuple[str, str, int]]:
-        """Edge, client id and offset of each that needs something of the part."""
+        """Return edge, client id and offset of each holder of the part."""
         found: list[tuple[str, str, int]] = []
         for edge, places in self._kept.items():
             if part not in places or self._is_forgotten(edge):
@@ -275,7 +282,7 @@ class Retention:
         return found
 
     def _say_held(self, part: JournalPart, *, is_held: bool) -> None:
-        """Once for each time that a part has outgrown its size because of marks."""
+        """Log once per time that marks make a part exceed its size."""
         key = part.key
         if not is_held or key in self._told_held:
             if not is_held:
@@ -295,7 +302,7 @@ class Retention:
         )
 
     def _overtake(self, part: JournalPart, after: int, through: int) -> None:
-        """Edges wait for records that are above `after` and go all the same."""
+        """Count and log records above `after` that are trimmed although edges wait for them."""
         if through > after:
             self._counters.add("journal.overtaken", through - after)
             zone, epoch = part.key
@@ -305,7 +312,7 @@ class Retention:
             )
 
     def _may_go(self, part: JournalPart) -> bool:
-        """Whether a closed part has nothing that history or an edge would want."""
+        """True if a closed part has no record that history or an edge needs."""
         needed = self._needed(part.key)
         if needed is not None and needed < part.next - 1:
             return False
@@ -313,7 +320,7 @@ class Retention:
         return not self.policy.keeps_history or old >= part.log.written
 
     def _needed(self, part: JournalId) -> int | None:
-        """Everything above this offset is needed by an edge; None: nothing is."""
+        """Return the offset above which edges need all records; None if none is needed."""
         marks = [
             places[part]
             for edge, places in self._kept.items()
@@ -325,7 +332,7 @@ class Retention:
         return self._now() - self._told.get(edge, 0) > self.policy.session_age * SECOND
 
     def _is_stale(self, edge: str) -> bool:
-        # The time counts for edges that are away; once in a while is enough.
+        # The time matters for absent edges only, so a save per minute is enough.
         return self._now() - self._told.get(edge, 0) > 60 * SECOND
 
     def _save(self, edge: str) -> None:
@@ -343,7 +350,9 @@ class Retention:
 
 
 def _has_heard(places: Collection[JournalId], part: JournalId) -> bool:
-    """True if an edge that names these parts knows of the part, or of a later one of its zone."""
+    """
+    True if an edge that names these parts has heard of the part, or of a later part of its zone.
+    """
     return any(one.zone == part.zone and one.epoch >= part.epoch for one in places)
 
 
