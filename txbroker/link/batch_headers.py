@@ -1,8 +1,8 @@
 """
-Batch headers: what the packets under one header have in common is said once.
+Batch headers: state the common properties of the packets under one header once.
 
-A header says things packet by packet, as pairs of a value and for how many packets in a row it
-holds: who published them, where they lie in the journal.
+A header describes its packets as pairs of a value and the number of consecutive packets that it
+holds for. The values are publishers and journal offsets.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from txbroker.link.frames import LinkError
 from txbroker.mqtt.wire.message import Message
 
 MOST = 65_535
-"""Packets under one header, at the most."""
+"""The most packets under one header."""
 
 BATCH_BYTES = 256 * 1024
 """Bytes at which a batch is full."""
 
 CREDIT_BYTES = 512 * 1024
 """
-Bytes at which the other end is told that they were taken; of less it hears within a second. A frame
-for each turn would double what a lone message costs at both ends.
+Received bytes after which a receiver returns credit at once; smaller amounts follow within a
+second. A frame for each turn would double the cost of a lone message at both ends.
 """
 
 
 class BatchClients:
-    """Who published the packets of a batch, as they are put together: `ids`, `index`, `counts`."""
+    """The publishers of a batch's packets as run lengths: `ids`, `index`, `counts`."""
 
     def __init__(self, items: Iterable[Message | Run]) -> None:
         self.ids: list[str] = []
@@ -47,7 +47,7 @@ class BatchClients:
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Offsets as (first, how many): the same with as few as possible; 0 is no offset."""
+    """Merge offset ranges (first, count) into as few as possible; 0 is no offset."""
     firsts: list[int] = []
     counts: list[int] = []
     for first, count in ranges:
@@ -60,16 +60,16 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]
 
 
 def in_short(counts: Sequence[int]) -> Sequence[int]:
-    """For how many packets each value holds, as a header says it: not where one holds for all."""
+    """Return the counts for a header: empty if one value holds for all packets."""
     return counts if len(counts) > 1 else ()
 
 
 class RunLengths:
     """
-    Values that hold for so many packets in a row each, taken from the front; without `counts` the
-    only one holds for all.
+    Values with the number of consecutive packets that each holds for, read from the front.
 
-    Raises `LinkError` where there are not as many of both.
+    Without `counts` the only value holds for all packets. Raises `LinkError` if values and counts
+    do not match each other or the total.
     """
 
     def __init__(self, values: Sequence[int], counts: Sequence[int], total: int) -> None:
@@ -80,7 +80,7 @@ class RunLengths:
         self._counts = list(reversed(counts))
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """Of the next packets: each value, and for how many in a row it holds."""
+        """Return the values of the next packets, each with its number of consecutive packets."""
         found: list[tuple[int, int]] = []
         while count:
             if not self._values:
@@ -100,7 +100,7 @@ class RunLengths:
 
 
 class OffsetRanges(RunLengths):
-    """Where packets lie: each range goes on from its first offset, 0 stays 0."""
+    """Offsets of packets: each range continues from its first offset, and 0 stays 0."""
 
     def _pass(self, taken: int) -> None:
         if self._values[-1]:

@@ -28,7 +28,7 @@ from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
 STEPS = 64
-"""Things that have waited and are taken in one turn; a run of messages is one of them."""
+"""The most waiting steps of the stream that one turn runs; a run of messages is one step."""
 
 
 class DeliveryReceiver:
@@ -38,7 +38,7 @@ class DeliveryReceiver:
         self, edge: Edge, route: Route, pressure: Backpressure, packet_reader: LinkReader
     ) -> None:
         self.epoch = 0
-        self.is_live = False  # Online has come, if not in its turn
+        self.is_live = False  # Online has arrived, and may still wait for its turn
         self._is_over = False
         self._packet_reader = packet_reader
         packet_reader.may_take, packet_reader.leave = self._may_take, self._leave
@@ -52,15 +52,15 @@ class DeliveryReceiver:
         self._claims: set[str] = set()
         self._offsets: OffsetRanges | None = None
         self._count = 0
-        self._is_qos0 = False  # all of the batch
+        self._is_qos0 = False  # of the whole batch
         self._retained_due = 0
         self._request = self._answer_offset = 0
         self._consumed = self._consumed_told = 0
 
-    # from the end of the link
+    # from the link's end
 
     def in_turn(self, step: Callable[[], None]) -> None:
-        """Take the next step of the stream, now or after those that wait."""
+        """Run the stream's next step, now or behind the waiting steps."""
         if self._is_over:
             return
         if self._waiting or self._pressure.active:
@@ -69,7 +69,7 @@ class DeliveryReceiver:
             step()
 
     def go_on(self) -> bool:
-        """Take what waits, as far as the sessions keep up; True where more may be taken now."""
+        """Run waiting steps while the sessions keep up; return True if more may run now."""
         for _ in range(STEPS):
             if not self._waiting or self._pressure.active:
                 return False
@@ -77,7 +77,9 @@ class DeliveryReceiver:
         return bool(self._waiting) and not self._pressure.active
 
     def take_credit(self, *, is_due: bool) -> int | None:
-        """Bytes consumed so far, where the owner is to be told; `is_due`: also of little."""
+        """
+        Return the consumed bytes if the owner must hear of them; `is_due`: also of a small amount.
+        """
         consumed = self._consumed + self._packet_reader.received
         taken = consumed - self._consumed_told
         if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
@@ -87,16 +89,19 @@ class DeliveryReceiver:
         return consumed
 
     def claims(self, apexes: Iterable[str]) -> None:
-        """The owner is told of these claims, and has not answered them."""
+        """Note claims that were sent to the owner and are not answered."""
         self._claims.update(apexes)
 
     def end(self) -> None:
-        """The zone has ended, and what comes behind that is of nobody's."""
+        """Discard all further steps, as the zone has ended."""
         self._is_over = True
         self.lost()
 
     def lost(self) -> None:
-        """The connection is gone; what waits comes again, the position is not beyond it."""
+        """
+        Discard the waiting steps, as the connection is lost: the position lies before them, so they
+        come again.
+        """
         self._packet_reader.is_open = False
         self._waiting.clear()
 
@@ -104,8 +109,10 @@ class DeliveryReceiver:
 
     def on_bailiwick(self, frame: LinkFrame) -> None:
         """
-        What it says of its zone counts for all that comes behind it. So this is called when the
-        frame comes, and not in its turn: deliveries behind it are looked at before that.
+        Apply the frame's change of the zone's scope to all deliveries behind the frame.
+
+        The call comes with the frame and not in the frame's turn: the deliveries behind the frame
+        are checked before that turn.
         """
         bailiwick = self._packet_reader.bailiwick
         match frame.WhichOneof("kind"):
@@ -121,7 +128,7 @@ class DeliveryReceiver:
                 self._claims.difference_update(frame.claimed.apexes)
 
     def on_batch(self, batch: link_pb2.Batch) -> None:
-        """The header of messages that follow; raises `LinkError`."""
+        """Process the header of a batch; raises `LinkError`."""
         self._kind = batch.kind
         if batch.kind == link_pb2.Batch.RETAINED:
             return
@@ -138,7 +145,7 @@ class DeliveryReceiver:
         self._is_qos0 = list(batch.offsets) == [0]
 
     def on_message(self, packet: Publish) -> None:
-        """The next message of the batch; raises `LinkError`."""
+        """Process the next message of the batch; raises `LinkError`."""
         message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
         if self._kind == link_pb2.Batch.RETAINED:
             self._check_topic(packet.topic)
@@ -149,7 +156,7 @@ class DeliveryReceiver:
         self.in_turn(partial(self._on_delivery, message, offset))
 
     def on_run(self, run: Run) -> None:
-        """The next messages of the batch; raises `LinkError`."""
+        """Process the next run of the batch; raises `LinkError`."""
         ranges = self._next_offsets(run.count)
         if len(ranges) == 1:
             run.first = ranges[0][0]
@@ -168,30 +175,31 @@ class DeliveryReceiver:
         return self._offsets.take(count)
 
     def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
-        """The interest holds when so many retained messages have followed."""
+        """Note an answer to an interest: the interest holds after its retained messages."""
         if self._retained_due:
             raise LinkError("an answer has as many retained messages as it says")
         self._request, self._answer_offset = answer.request, answer.offset
         self._retained_due = answer.retained
         self._look_at_answer()
 
-    # from the packet reader, of batches whose header has come before
+    # from the packet reader, for batches whose header came before
 
     def _may_take(self) -> bool:
-        """Whether live messages of QoS 0 go to clients at once."""
+        """True if live messages of QoS 0 may go to clients at once."""
         return not (self._waiting or self._pressure.active or self._route.read)
 
     def _leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
-        """What those sessions could not get straight."""
+        """Deliver the run to the sessions that could not get it directly."""
         self._edge.delivery.deliver_left(run, self._route.part, left)
 
     # internal
 
     def _check_topic(self, topic: str, offset: int = 0) -> None:
         """
-        Refuse what the owner does not answer for: of that the packet reader makes no run.
+        Refuse a topic outside the owner's scope; raises `LinkError`.
 
-        What was claimed comes from its journal, also behind a cut that it told of meanwhile.
+        The packet reader makes no run of such a topic. Claimed records come from the owner's
+        journal, and may lie behind a cut that the owner announced meanwhile.
         """
         if is_sys(topic) or not (
             self._packet_reader.bailiwick.has(topic) or self._is_claimed(topic, offset)
@@ -199,7 +207,9 @@ class DeliveryReceiver:
             raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
 
     def _is_claimed(self, topic: str, offset: int) -> bool:
-        """True if it is of the journal before the cut, whose new owner tells where that ends."""
+        """
+        True if the topic is claimed, and the offset lies before the begin of a cut's new owner.
+        """
         if self._kind != link_pb2.Batch.CATCH_UP:
             return False
         part, zones = JournalId(self._route.apex, self.epoch), self._edge.zones

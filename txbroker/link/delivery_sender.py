@@ -30,16 +30,16 @@ from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
 WINDOW = 8 * 1024 * 1024
-"""Bytes that may be on the way in either direction before credit has come back."""
+"""Bytes that may be unacknowledged in either direction before credit must return."""
 
 OVERFLOW = 8 * 1024 * 1024
-"""Bytes of live messages queued for one edge, above which QoS 1 and 2 are left to the journal."""
+"""Queued bytes of live messages for one edge, above which QoS 1 and 2 are left to the journal."""
 
 READS = 8
-"""Chunks of the journal that are read for one edge in one turn."""
+"""Chunks of the journal that one turn reads for one edge."""
 
 SHOWN = 1_000
-"""Retained messages that leave for one edge in one turn."""
+"""Retained messages that one turn sends to one edge."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -60,7 +60,9 @@ class _Backlog:
     until: int | None = None
 
     def leave(self, claimed: dict[str, int], until: int) -> None:
-        """Another one has the records of these apexes from the offset named there to `until`."""
+        """
+        Leave the records of these apexes, from their named offsets to `until`, to another catch-up.
+        """
         taken = {
             apex: until
             for apex, since in claimed.items()
@@ -102,32 +104,33 @@ class DeliverySender:
 
     @property
     def is_reading(self) -> bool:
-        """Whether something is to be read from the journal."""
+        """True if a catch-up must be read from the journal."""
         return self._backlogs > 0
 
     @property
     def _room(self) -> int:
-        """Bytes that may be on the way beside those that are."""
+        """Return the bytes that may be sent beside the unacknowledged ones."""
         return WINDOW + self.consumed - self._delivered - self._sender.sent
 
     def on_consumed(self, consumed: int) -> None:
-        """The edge has taken so much off the link: no more than was sent, whatever it says."""
+        """Record the bytes that the edge has consumed; a report beyond the sent bytes is capped."""
         self.consumed = max(self.consumed, min(consumed, self._delivered + self._sender.sent))
 
     def sender(self) -> Sender | None:
-        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        """Return the sender for immediate QoS 0; None if a queued item must go first or wait."""
         if self._queue or self.peer is None:
             return None
         self._sender.room = self._room
         return self._sender
 
-    # what goes in
+    # enqueue
 
     def live(self, item: Record | Run) -> bool:
         """
-        A live message, or many; False where they are dropped.
+        Enqueue a live message or run; return False if it is dropped.
 
-        What is too much of QoS 1 or 2 will be read from the journal, QoS 0 is in none.
+        Excess QoS 1 and 2 are read from the journal later; excess QoS 0 is dropped, as no journal
+        has it.
         """
         is_full = self.queued > OVERFLOW
         first, _, qos, size = _measure(item)
@@ -145,7 +148,7 @@ class DeliverySender:
         return True
 
     def catch_up(self, catch_up: EdgeCatchUp) -> None:
-        """Everything that the edge resumes or claims, before what is live from now on."""
+        """Enqueue all records that the edge resumes or claims, ahead of later live records."""
         if catch_up.after is None:
             return
         until = self._authority.delivered
@@ -158,15 +161,15 @@ class DeliverySender:
     def tell(
         self, frame: LinkFrame, request: int = 0, retained: RetainedCollection | None = None
     ) -> None:
-        """A control frame, with the retained messages that belong to it."""
+        """Enqueue a control frame with its retained messages."""
         self._end_behind()
         self._queue.append(_Told(frame, request, retained))
         self.retained += 0 if retained is None else len(retained)
 
-    # what comes out
+    # dequeue
 
     def take(self, out: list[Octets]) -> None:
-        """Append to `out` what may leave now."""
+        """Append the bytes that may leave now to `out`."""
         queue = self._queue
         self._reads = self._shown = 0
         while queue and self._room > 0:
@@ -197,13 +200,15 @@ class DeliverySender:
         return backlog
 
     def _end_behind(self) -> None:
-        """What follows has its place behind all that was delivered so far."""
+        """
+        End the open catch-up at the last delivered offset: the next item has its place behind it.
+        """
         if self._behind is not None:
             self._behind.until = self._authority.delivered
             self._behind = None
 
     def _take_backlog(self, backlog: _Backlog, out: list[Octets]) -> bool:
-        """Send the next records of it; True when nothing is left."""
+        """Send the catch-up's next records; return True if none is left."""
         assert self.peer is not None
         self._reads += 1
         until = self._authority.delivered if backlog.until is None else backlog.until
@@ -238,7 +243,7 @@ class DeliverySender:
         self._spend(batch, said, out)
 
     def _header_before(self, _: str) -> bytes:
-        """For the `Sender`: of a batch of messages of QoS 0."""
+        """Return the header of a QoS 0 batch, for the `Sender`."""
         batch = link_pb2.Batch(
             kind=link_pb2.Batch.LIVE,
             epoch=self._authority.epoch,
@@ -248,7 +253,7 @@ class DeliverySender:
         return encode_frame(LinkFrame(batch=batch))
 
     def _take_told(self, told: _Told, out: list[Octets]) -> bool:
-        """Send the frame, then a batch of what belongs to it; True when nothing is left."""
+        """Send the frame, then a batch of its retained messages; return True if none is left."""
         if told.frame is not None:
             out.append(encode_frame(told.frame))
             told.frame = None
@@ -275,7 +280,7 @@ class DeliverySender:
 
 
 def _measure(item: Record | Run) -> tuple[int, int, int, int]:
-    """Offset of the first, how many, QoS, size."""
+    """Return the item's first offset, count, QoS and size."""
     if isinstance(item, Run):
         return item.offset(0), item.count, item.qos, item.size
     return item.offset, 1, item.message.qos, item.message.size
@@ -294,7 +299,7 @@ def _batches(records: Iterable[Record]) -> list[list[Record | Run]]:
 
 
 def _take_items(queue: deque[Any]) -> list[Record | Run]:
-    """What is at the front of a queue, as much as one batch holds."""
+    """Dequeue messages and runs for one batch."""
     items: list[Record | Run] = []
     total = room = 0
     while queue and room < BATCH_BYTES:

@@ -1,8 +1,8 @@
 """
-SHELL: asks and dials for an edge; its `Connector`.
+SHELL: resolves and dials zones' owners for an edge; its `Connector`.
 
-One task for each route that is needed: ask the owner for a token, connect, and again when the link
-is gone, after a pause that grows to a second.
+Each needed route has one task. The task asks the owner for a token and connects. A lost link is
+dialed again after a pause that grows to a second.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ log = get_logger()
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts: doubled from the first to the longest, less up to a quarter."""
+"""
+Seconds between attempts: the pause doubles from the first to the longest, less up to a quarter.
+"""
 
 
 LONGEST_TTL = 300
-"""Seconds for which an answer is used at the most, whatever it says of itself."""
+"""The most seconds for which an answer is used, whatever TTL it names."""
 
 
 class ZoneGone(Exception):
-    """The node does not serve the zone any more."""
+    """The node no longer serves the zone."""
 
 
 class ZoneNotYet(Exception):
@@ -69,9 +71,9 @@ class ZoneNotYet(Exception):
 
 class Dialer:
     """
-    The edge's way to other nodes; `wire` it to the edge before use.
+    The edge's connections to other nodes; `wire` it to the edge before use.
 
-    `dialing` is the reactor, as Twisted's endpoints see it, whose connections links are.
+    `dialing` is the reactor for Twisted's endpoints; links are its connections.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Dialer:
         pressure.when_relieved(self._give_credit)
 
     def wire(self, edge: Edge) -> None:
-        """The edge that this dials for."""
+        """Connect the edge that this dialer serves."""
         self._edge = edge
 
     # from the edge (Connector)
@@ -113,12 +115,12 @@ class Dialer:
         self._tasks.start(self._resolve(route, route.cut))
 
     def connect(self, route: Route) -> None:
-        """Connect to the owner, and go on trying while the route is needed."""
+        """Connect to the owner, and retry while the route is needed."""
         if route not in self._dials and not route.is_local:
             self._dials[route] = self._tasks.start(self._keep_connected(route))
 
     def disconnect(self, route: Route) -> None:
-        """Stop trying, close the link."""
+        """Stop retrying and close the link."""
         task = self._dials.pop(route, None)
         protocol = self._open.pop(route, None)
         if protocol is not None:
@@ -164,7 +166,11 @@ class Dialer:
         self._edge.on_resolved(route, zone, cuts, min(reply.ttl, LONGEST_TTL))
 
     def _check_resolved(self, route: Route, zone: ZoneCut, cuts: list[ZoneCut]) -> None:
-        """A referral names a strictly deeper zone (protocol rule 14); so a walk always ends."""
+        """
+        Refuse an answer whose cuts are not strictly deeper; raises `PeerError`.
+
+        Protocol rule 14: so a walk always ends.
+        """
         if zone.apex != route.apex:
             raise PeerError(f"the answer is about zone {zone.apex[:100]!r}")
         check_cut(zone)
@@ -177,8 +183,9 @@ class Dialer:
     async def _keep_connected(self, route: Route) -> None:
         pause = FIRST_PAUSE
         try:
-            # A call that has just failed swallows the cancellation by `disconnect`: who dialed on
-            # for a zone that was forgotten took the links of the route that it has now, for ever.
+            # A call that has just failed swallows the cancellation by `disconnect`. Without this
+            # check the task would dial on for a forgotten zone, and take the links of the zone's
+            # present route for ever.
             while self._is_dialed_here(route) and route.is_needed and route.cut is not None:
                 self._edge.on_connecting(route)
                 try:
@@ -204,7 +211,7 @@ class Dialer:
         return self._dials.get(route) is asyncio.current_task()
 
     async def _one_link(self, route: Route, cut: ZoneCut) -> None:
-        """One link from its opening to its end."""
+        """Run one link from its opening to its end."""
         address, token = await self._ask(route, cut)
         if not self._is_dialed_here(route):
             # A call that has just been answered swallows the cancellation by `disconnect`.
@@ -291,14 +298,14 @@ class Dialer:
         raise ZoneNotYet("the node does not serve the zone yet")
 
     def _hear_root(self, root: KnownRoot | None) -> None:
-        """Durable before any place in the journal of that root is."""
+        """Store the root durably before any position in its journal is stored."""
         try:
             self._standing.hear_root(root)
         except StoreError as error:
             raise ZoneNotYet(str(error)) from error
 
     def _say_refused(self, route: Route, reason: str) -> None:
-        # It is tried again each second.
+        # The call is repeated each second; each refusal is logged once.
         if self._told.is_news(route.apex, reason):
             log.error("link.namesake", zone=route.apex, reason=reason)
 
@@ -309,7 +316,7 @@ class Dialer:
 
 
 class _Quiet(Factory):
-    """A factory that does not log each connection by itself."""
+    """A factory without a log line for each connection."""
 
     noisy = False
 

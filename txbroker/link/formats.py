@@ -1,4 +1,4 @@
-"""SHELL: what is said of nodes whose links have another format than this node's."""
+"""SHELL: logs nodes whose links have another format than this node's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ log = get_logger()
 
 class LinkFormats:
     """
-    The formats of other nodes, each of which asks, or is asked, again and again.
+    The link formats of other nodes; `ours` is this node's format.
 
-    `ours` is this node's format.
+    Each node asks, or is asked, again and again.
     """
 
     def __init__(self, ours: int = LINK_VERSION) -> None:
@@ -22,10 +22,10 @@ class LinkFormats:
 
     def is_ours(self, node: str, version: int, zone: str) -> bool:
         """
-        Whether a link for `zone` with this node is possible; that it is not is logged once, at
-        both of them, until it is or the format is yet another one.
+        True if the node's link format allows a link for `zone`.
 
-        A node that names no format (0) has one from before they were named here.
+        A mismatch is logged once at both nodes, until the formats match or change. A node that
+        names no format (0) has one from before formats had numbers.
         """
         if version == self.ours:
             self._told.forget(node)

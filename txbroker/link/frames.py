@@ -1,8 +1,8 @@
 """
 Link frames on the wire: MQTT framing, type 0 for control, type 3 for messages (protocol rule 24).
 
-A link takes nothing else. What breaks a rule raises `LinkError`; the link is closed and counted,
-the node goes on.
+A link accepts no other type. A broken rule raises `LinkError`: the link is closed and counted, and
+the node continues.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 from txbroker.v1.link_pb2 import LinkFrame
 
 LINK_VERSION = 2
-"""Version of the format; another one, newer or older, is refused in one line (`check_version`)."""
+"""Version of the format; a newer or older one is refused in one line (`check_version`)."""
 
 LARGEST = 268_435_460
-"""Bytes of the largest packet that MQTT's framing can spell."""
+"""Bytes of the largest packet that MQTT's framing can express."""
 
 _CONTROL = 0x00
 _PUBLISH = 0x30
 
 
 class Write(Protocol):
-    """What sends bytes to the other end, one piece behind the other."""
+    """Sends pieces of bytes to the other end, in order."""
 
     def __call__(self, *pieces: Octets) -> None: ...
 
@@ -43,46 +43,46 @@ class LinkError(PeerError):
 
 
 def link_error(error: PeerError) -> LinkError:
-    """What breaks any rule between nodes breaks one of the link."""
+    """Convert a broken rule between nodes to a broken rule of the link."""
     return error if isinstance(error, LinkError) else LinkError(str(error))
 
 
 def check_version(version: int) -> None:
-    """Raises `LinkError` unless the other end's format is this one; `OpenLink` has told it so."""
+    """Refuse a link of another format; raises `LinkError`. `OpenLink` has reported the mismatch."""
     if version != LINK_VERSION:
         raise LinkError(f"the other end has link format {version}, this node {LINK_VERSION}")
 
 
 def encode_frame(frame: LinkFrame) -> bytes:
-    """A control frame as it goes on the wire."""
+    """Return a control frame's bytes on the wire."""
     body = frame.SerializeToString()
     return b"\x00" + encode_length(len(body)) + body
 
 
 class FrameReader:
     """
-    Bytes in, control frames and messages out; of a batch, many messages at a time where they are
-    plain (see `core`).
+    Reads bytes, and yields control frames and messages; plain messages of a batch come as runs (see
+    `core`).
 
-    What a node has taken from its client passes every link, whatever `limits.packet` says at the
-    other nodes: a message that one of them refused would be lost for its clients, or be sent again
-    and again. `max_frame` is for those at the other end who have not said yet who they are.
+    A message that a node has accepted from its client passes every link, whatever `limits.packet`
+    is at other nodes. Otherwise its clients would lose a refused message, or the link would resend
+    it for ever. `max_frame` bounds the frames of an unidentified peer.
     """
 
     def __init__(self, max_frame: int = LARGEST) -> None:
         self.packet_reader = LinkReader(max_frame)
 
     def trust(self) -> None:
-        """The other end is a node."""
+        """Accept the largest frames, as the other end is an identified node."""
         self.packet_reader.trust(LARGEST)
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
-        """Every whole frame; raises `LinkError`."""
+        """Yield every complete frame; raises `LinkError`."""
         self.packet_reader.feed(data)
         return self.frames()
 
     def frames(self) -> Iterator[LinkFrame | Publish | Run]:
-        """Every whole frame of what is in the packet reader; raises `LinkError`."""
+        """Yield every complete frame in the packet reader; raises `LinkError`."""
         packet_reader = self.packet_reader
         try:
             while (item := packet_reader.step()) is not None:
@@ -91,7 +91,7 @@ class FrameReader:
                 raise packet_reader.fault
             first_byte = packet_reader.first_byte or _CONTROL
             if first_byte != _CONTROL and first_byte & 0xF0 != _PUBLISH:
-                raise _foreign(first_byte)  # another protocol, most likely: its rest never comes
+                raise _foreign(first_byte)  # most likely another protocol, whose rest never comes
         except (ProtocolViolation, DecodeError) as error:
             raise LinkError(f"not a link frame: {error}") from error
 
@@ -105,7 +105,7 @@ class FrameReader:
                 self.packet_reader.expected = frame.batch.count
             return frame
         if first_byte & 0xF0 == _PUBLISH:
-            packet = decode(first_byte & ~0x08, body)  # DUP means nothing here
+            packet = decode(first_byte & ~0x08, body)  # DUP has no meaning on a link
             assert isinstance(packet, Publish)
             return packet
         raise _foreign(first_byte)
@@ -116,5 +116,5 @@ def _foreign(first_byte: int) -> LinkError:
 
 
 def packets_of(items: Iterable[Message | Run]) -> list[Octets]:
-    """The raw PUBLISH packets of messages; those of a run are one piece."""
+    """Return the raw PUBLISH packets of messages; the packets of a run are one piece."""
     return [item.raw if isinstance(item, Run) else item.link_packet for item in items]

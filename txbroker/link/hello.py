@@ -1,8 +1,8 @@
 """
-The first frame of a link, judged before it is whole.
+Judges the first frame of a link before the frame is complete.
 
-A Hello has the whole interest of an edge, and may be long. Its token comes first: only for a token
-that holds are more than a few bytes kept.
+A Hello has the whole interest of an edge and may be long. Its token comes first: only a valid token
+lets the link buffer more than a few bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txbroker.link.frames import LinkError
 from txbroker.v1.link_pb2 import Hello, LinkFrame
 
 LARGEST_HEAD = 4096
-"""Bytes of a first frame that are kept for whoever has shown no token that holds."""
+"""Bytes of a first frame that the link buffers before a valid token."""
 
 _LENGTHS = 4
 """The most bytes of a frame's length."""
@@ -26,7 +26,7 @@ _LAST_OF_HEAD = Hello.DESCRIPTOR.fields_by_name["incarnation"].number
 
 @attrs.frozen(kw_only=True)
 class HelloHead:
-    """Who says Hello, and with which token."""
+    """The sender of a Hello, with its token."""
 
     token: bytes
     edge: str
@@ -35,8 +35,9 @@ class HelloHead:
 
 def head_of(data: bytes) -> HelloHead | None:
     """
-    The head of the Hello that a link begins with; None: too little of it is there. Raises
-    `LinkError` where a link cannot begin so.
+    Return the head of the link's first Hello; None if more bytes are needed.
+
+    Raises `LinkError` if no link can begin with these bytes.
     """
     if data and data[0]:
         raise LinkError(f"a link begins with packet type 0, not {data[0] >> 4}")
@@ -55,7 +56,7 @@ def head_of(data: bytes) -> HelloHead | None:
 
 
 def _beginning(body: bytes) -> Hello:
-    """The fields up to `incarnation`, which every node writes before the long ones."""
+    """Return the fields up to `incarnation`, which every node writes before the long ones."""
     if body[0] != _HELLO_TAG:
         raise DecodeError("no Hello")
     _, start = _varint(body, 1)
@@ -74,7 +75,7 @@ def _beginning(body: bytes) -> Hello:
 
 
 def _varint(data: bytes, at: int, most: int = 10) -> tuple[int, int | None]:
-    """The number at a place and where it ends; None: not all of it is there."""
+    """Return the number at a position and its end; None: more bytes are needed."""
     number = 0
     for index, byte in enumerate(data[at : at + most]):
         number |= (byte & 0x7F) << 7 * index

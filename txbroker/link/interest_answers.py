@@ -1,10 +1,10 @@
 """
-An owner's answers to what an edge wants, with the retained messages.
+An owner's answers to an edge's interests, with the retained messages.
 
-There may be a million of these, so they are gathered in shares, as other work is, and one answer
-after the other. The answer has its place in the delivery stream when all are found: they are then
-as at that place, and whatever changed before it is not live for whoever waits for the answer. Of
-what is gathered and has not left, no more is kept than of one answer and `WAITING` messages.
+An answer may have a million retained messages. So the owner gathers them in shares of its time, one
+answer after the other. The answer enters the delivery stream when all are found, and has their
+values as of that place. Changes before that place are not live for the waiting subscription. At
+most one answer and `WAITING` messages are gathered and unsent.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from txbroker.authority.retained_messages import RetainedCollection, RetainedQue
 from txbroker.runtime.fair_shares import FairShare, ShareWorker
 
 AT_ONCE = 256
-"""Steps of an answer that are done where it is asked for."""
+"""Steps of an answer that run at once with the request."""
 
 WAITING = 10_000
-"""Retained messages that have not left, from which on no other answer is begun."""
+"""Unsent retained messages from which on no other answer is begun."""
 
 LOOK = 16
-"""Steps between two looks at whether others come first."""
+"""Steps between two checks for other work."""
 
 Tell = Callable[[int, RetainedCollection | None], None]
 
 
 class InterestAnswers:
     """
-    Of one link. `tell` puts an answer into the stream, `left` says how many retained messages wait
-    there, `fail` ends the link.
+    The answers of one link.
+
+    `tell` enqueues an answer in the stream. `left` returns the number of retained messages that
+    wait there. `fail` ends the link.
     """
 
     newcomer = None
@@ -55,37 +57,37 @@ class InterestAnswers:
         self._steps: Iterator[None] | None = None
 
     def give(self, request: int, retained: RetainedQuery | None) -> None:
-        """Answer a request, behind those before it."""
+        """Answer a request, behind the earlier ones."""
         self._asked.append((request, retained))
         if len(self._asked) == 1 and self._has_room and self._go_on(AT_ONCE):
             self._serve(self)
 
     def go_on(self) -> None:
-        """Some of what waited may have left."""
+        """Continue, as waiting messages may have left."""
         if self._asked and self._has_room:
             self._serve(self)
 
     def close(self) -> None:
-        """Nothing is answered any more."""
+        """Drop all unanswered requests."""
         self._asked.clear()
         self._gathering = self._steps = None
 
-    # from Shares
+    # from `FairShares`
 
     def work(self) -> bool:
-        """From `FairShares`."""
+        """Work for one share, as `FairShares` asks; return True if work is left."""
         while self._asked and self._has_room:
             if self._go_on(LOOK) and self._is_over():
                 return True
         return False
 
     def fail(self, error: Exception) -> None:
-        """From `FairShares`."""
+        """End the link after an error, and raise the error; called by `FairShares`."""
         self._fail(f"an answer has failed: {error!r}")
         raise error
 
     def on_late(self) -> None:
-        """From `FairShares`."""
+        """Do nothing about a late share; called by `FairShares`."""
 
     # internal
 
@@ -94,7 +96,7 @@ class InterestAnswers:
         return self._left() < WAITING
 
     def _go_on(self, most: int) -> bool:
-        """Do so many steps of the first one; True if it is not done."""
+        """Run so many steps of the first answer; return True if it is not done."""
         request, retained = self._asked[0]
         if retained is not None and self._steps is None:
             self._gathering = retained.gather()

@@ -77,7 +77,7 @@ class LinkClient:
     # from the shell
 
     def start(self, token: bytes) -> None:
-        """Say Hello."""
+        """Send Hello."""
         edge, route = self._edge, self._route
         edge.interests.refresh()
         edge.interests.bring_up(route)
@@ -103,18 +103,16 @@ class LinkClient:
 
     @property
     def was_online(self) -> bool:
-        """True if it ever was the route's port."""
+        """True if the link ever was the route's port."""
         return self._word.was_online
 
     @property
     def packet_reader(self) -> LinkReader:
-        """Where bytes from the other end are put."""
+        """Return the reader that gets bytes from the other end."""
         return self._reader.packet_reader
 
     def work(self) -> None:
-        """
-        Bytes from the owner are in the packet reader; raises `LinkError` where they break a rule.
-        """
+        """Process the owner's bytes in the packet reader; raises `LinkError` for a broken rule."""
         for item in self._reader.frames():
             if isinstance(item, Run):
                 self._consumer.on_run(item)
@@ -128,12 +126,12 @@ class LinkClient:
         self._mark_dirty(self)
 
     def flush(self) -> None:
-        """Send what is due: the batch, and credit for what was taken off the link."""
+        """Send the batch and the credit that are due."""
         try:
             if self._consumer.go_on():
                 self._mark_next(self)
         except PeerError as error:
-            # Whoever ends the turn is not the one who broke the rule.
+            # The turn's end must not raise: the faulty owner's link is closed here.
             self._counters.add("link.refused")
             self.close(str(error))
             return
@@ -149,16 +147,16 @@ class LinkClient:
 
     @property
     def may_speak(self) -> bool:
-        """From the first byte on."""
+        """True: the dialing end may speak from the first byte on."""
         return True
 
     def beat(self) -> None:
-        """A second has passed: the owner hears also of little that was taken off the link."""
+        """Return credit of a small amount too, as a second has passed."""
         self._is_credit_due = True
         self._mark_dirty(self)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Tell the edge that the connection is lost."""
         self._consumer.lost()
         self._live.close()
         if self._route.port is self:
@@ -167,34 +165,34 @@ class LinkClient:
     # from the edge (OwnerPort)
 
     def has_credit(self) -> bool:
-        """Whether more publishes may be sent now."""
+        """True if more publishes may be sent now."""
         return self._live.has_credit()
 
     def publish(self, publication: Publication) -> None:
-        """Put it into the batch that leaves at the end of this turn."""
+        """Put a publish into the batch that leaves at the end of this turn."""
         self._live.publish(publication)
 
     def sender(self) -> Sender | None:
-        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        """Return the sender for immediate QoS 0; None if a queued publish must go first or wait."""
         return self._live.sender()
 
     def publish_run(self, run: Run) -> None:
-        """Put many into the batch."""
+        """Put a run into the batch."""
         self._live.publish_run(run)
 
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
-        """After a refusal: the next QoS 1/2 publish has this number."""
+        """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
         self._live.restart(sequence, returned)
 
     def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
-        """Ask how far these streams were taken; no answer where the connection breaks."""
+        """Ask for the marks of these streams; no answer comes if the connection breaks."""
         request = self._edge.zones.next_stream()
         self._word.note_asked(request, answered)
         ask = link_pb2.Ask(request=request, in_doubt=[mark_to_wire(key, 0) for key in keys])
         self._write(encode_frame(LinkFrame(ask=ask)))
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> _Stream:
-        """Another publish stream."""
+        """Open another publish stream."""
         number = self._edge.zones.next_stream()
         self._streams[number] = user
         self._word.note_sent(number, 0)
@@ -203,7 +201,7 @@ class LinkClient:
         return _Stream(self, number)
 
     def send(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
-        """Send what comes from an outbox; it is durable here already."""
+        """Send entries of an outbox, which are already durable here."""
         messages = [entry.message for entry in entries]
         self._live.count(sum(message.size for message in messages))
         self._word.note_sent(stream, entries[-1].number)
@@ -213,22 +211,22 @@ class LinkClient:
         self._write(encode_frame(LinkFrame(batch=batch)), *packets_of(messages))
 
     def restart_stream(self, stream: int) -> None:
-        """What is sent in an opened stream from now on is to be taken again."""
+        """Restart a refused stream: the owner must accept its publishes from now on."""
         restart = link_pb2.Restart(stream=stream)
         self._write(encode_frame(LinkFrame(restart=restart)))
 
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
-        """Ask for deliveries, and once for the `retained` messages."""
+        """Request deliveries of a filter, and its retained messages once if `retained`."""
         interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=retained)
         self._write(encode_frame(LinkFrame(interest=interest)))
 
     def remove_interest(self, topic_filter: str) -> None:
-        """No more deliveries."""
+        """Withdraw a filter: no more deliveries."""
         interest = link_pb2.InterestRequest(filter=topic_filter, remove=True)
         self._write(encode_frame(LinkFrame(interest=interest)))
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
-        """Replace the interest and claim what was inherited."""
+        """Replace the interest, and claim the inherited subtrees."""
         claims = set(claims)
         self._consumer.claims(claims)
         sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
@@ -240,7 +238,7 @@ class LinkClient:
         kept: Callable[[], None],
         holders: Mapping[JournalId, tuple[JournalHolder, ...]],
     ) -> None:
-        """What this edge's sessions need lies above these offsets."""
+        """Send the low-water marks: this edge's sessions need the records above these offsets."""
         request = self._edge.zones.next_stream()
         self._word.note_low_water(request, kept)
         low_water = link_pb2.LowWater(request=request)
@@ -250,12 +248,12 @@ class LinkClient:
                 mark.holders.add(client_id=client_id, offset=lowest)
         self._write(encode_frame(LinkFrame(low_water=low_water)))
         if not self._answers_low_water:
-            # An older owner answers this alone, behind the marks. Without an answer no session
-            # could leave this node for good.
+            # An older owner answers `Ask` only, in order behind the marks. Without an answer no
+            # session could leave this node for good.
             self.ask((), lambda _: kept())
 
     def close(self, reason: str) -> None:
-        """Give up this connection; nothing more comes of it."""
+        """Close this connection; no more frames of it are processed."""
         self.lost()
         self._close(reason)
 
@@ -287,7 +285,8 @@ class LinkClient:
             case "heartbeat":
                 pass
             case None:
-                # A newer owner may say what this node does not know: not ours to act on.
+                # A newer owner may send frames that this node does not know; refusing them would
+                # break the link.
                 self._counters.add("link.unknown_frame")
             case _:
                 raise LinkError(f"an owner does not say {kind}")
@@ -327,7 +326,7 @@ class LinkClient:
         self._answers_low_water = welcome.answers_low_water
         known = self._route.position
         if known is not None and known.epoch != welcome.epoch:
-            # The owner sends all that came since this epoch began.
+            # The owner sends all records of its present epoch.
             self._route.position = StreamPosition(epoch=welcome.epoch, offset=0)
         self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
 
@@ -336,7 +335,7 @@ class LinkClient:
         if online.missed and self._route.position is not None:
             self._counters.add("link.missed", online.missed)
         if self._told != (self._route.filters, self._route.claims):
-            self._route.has_news = True  # since Hello
+            self._route.has_news = True  # changed since Hello
         position = StreamPosition(epoch=self._word.epoch, offset=online.offset)
         self._edge.on_online(
             self._route,
@@ -348,9 +347,12 @@ class LinkClient:
         self._complete(self._told[1])
 
     def _complete(self, claims: Collection[str]) -> None:
-        """What waited for these claims is processed: from here on the position says all."""
+        """
+        Confirm claims whose waiting deliveries are processed: the position covers them from here
+        on.
+        """
         if claims:
-            # Also what was said on an earlier link: it may have been lost with that.
+            # A confirmation on an earlier link may have been lost, so it is sent again.
             claimed = link_pb2.Claimed(apexes=sorted(claims))
             told = encode_frame(LinkFrame(claimed=claimed))
             self._edge.on_claimed(self._route, claims, lambda: self._write(told))
@@ -363,7 +365,9 @@ class LinkClient:
             user.on_taken(taken.sequence)
 
     def _check_sent(self, stream: int, sequence: int) -> StreamUser | None:
-        """Whose stream that is, None: the live one; raises `LinkError` for what was not sent."""
+        """
+        Return the stream's user, None for the live stream; raises `LinkError` for unsent sequences.
+        """
         is_live = stream == self._live.number
         self._word.check_sent(
             sequence, self._live.last if is_live else self._word.last_sent(stream)
@@ -376,8 +380,8 @@ class LinkClient:
         if user is not None:
             user.on_refused(refusal.sequence, cut, retry=refusal.retry)
             return
-        # Without a cut the zone itself has gone; that comes in the delivery stream, after the last
-        # deliveries, and until then nothing is sent.
+        # Without a cut the zone itself has ended. The end follows the last deliveries in their
+        # stream, and until then no publish is sent.
         self._live.is_blocked = cut is None and not refusal.retry
         self._edge.publisher.on_refused(self._route, refusal.sequence, cut)
 
@@ -394,5 +398,5 @@ class _Stream:
         self._end.send(self._number, entries)
 
     def restart(self) -> None:
-        """After a refusal: what is sent from now on is to be taken again."""
+        """Restart the stream after a refusal: the owner must accept its publishes from now on."""
         self._end.restart_stream(self._number)

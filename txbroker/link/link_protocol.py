@@ -1,4 +1,4 @@
-"""SHELL: what both ends of a link have in common on Twisted: bytes, heartbeats, silence."""
+"""SHELL: the common part of both ends of a link on Twisted: bytes, heartbeats, silence."""
 
 from __future__ import annotations
 
@@ -22,35 +22,39 @@ log = get_logger()
 
 HEARTBEAT = 1.0
 SILENCE = 5.0
-"""Seconds between heartbeats, and of silence after which a link counts as cut."""
+"""Seconds between heartbeats, and seconds of silence after which a link counts as lost."""
 
 _HEARTBEAT_FRAME = encode_frame(LinkFrame(heartbeat=Heartbeat()))
 
 
 class LinkEnd(Interface):
-    """One end of a link, as its connection sees it; `may_speak`: who dials does so first."""
+    """
+    One end of a link, as its connection sees it.
+
+    `may_speak`: True if this end may send frames; the dialing end speaks first.
+    """
 
     @property
     def may_speak(self) -> bool: ...
 
     packet_writer: PacketWriter
-    """What may be written straight to the other end."""
+    """The writer whose bytes go directly to the other end."""
 
     @property
     def packet_reader(self) -> LinkReader:
-        """Where bytes from the other end are put."""
+        """Return the reader that gets bytes from the other end."""
 
     def work(self) -> None:
-        """Some are there; raises `LinkError`."""
+        """Process the bytes in the packet reader; raises `LinkError`."""
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is lost."""
 
     def flush(self) -> None:
-        """Send what is due."""
+        """Send all frames that are due."""
 
     def beat(self) -> None:
-        """A second has passed."""
+        """Note that a second has passed."""
 
 
 class LinkProtocol(Protocol):
@@ -68,26 +72,26 @@ class LinkProtocol(Protocol):
         self._pulse: LoopingCall | None = None
         self._reason = "closed by the other end"
 
-    # from whoever made the connection
+    # from the dialer or the listener
 
     def attach(self, end: LinkEnd) -> None:
-        """This end's rules."""
+        """Attach the end that processes the link's frames."""
         self.end = end
         end.packet_writer.connection = self
         if self.connected:
             self._carry()
 
     def write(self, *pieces: Octets) -> None:
-        """Send bytes, one behind the other."""
+        """Send pieces of bytes, in order."""
         self.transport.writeSequence(pieces)
 
     def flush(self) -> None:
-        """Not all that is in the packet writer could be written straight."""
+        """Write the rest of the packet writer's bytes, which could not be written directly."""
         if self.end is not None:
             self.write(self.end.packet_writer.take())
 
     def drop(self, reason: str) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self._reason = reason
         self.transport.abortConnection()
 
@@ -108,7 +112,7 @@ class LinkProtocol(Protocol):
         self._turn.end()
 
     def fed(self) -> None:
-        """Something was read, and is in the packet reader; the caller ends the turn."""
+        """Process read bytes that are in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
                 self.end.packet_reader.heard_at = self._clock.seconds()
@@ -118,7 +122,8 @@ class LinkProtocol(Protocol):
             self.drop(str(error))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        # Two that know each other would stay for the collector, which comes late for what is many.
+        # A cycle of references between connection and end would wait for the garbage collector,
+        # which comes late for many links.
         pulse, self._pulse = self._pulse, None
         if pulse is not None and pulse.running:
             pulse.stop()
@@ -132,7 +137,7 @@ class LinkProtocol(Protocol):
 
     @property
     def _kind(self) -> str:
-        """With whom it is, for the log."""
+        """Return the peer's name, for the log."""
         return self.peer
 
     def _carry(self) -> None:

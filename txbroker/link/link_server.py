@@ -57,16 +57,19 @@ from txbroker.v1.link_pb2 import LinkFrame
 
 LARGEST_HELLO = 64 * 1024 * 1024
 """
-Bytes of the first frame, which has the whole interest of an edge; of one whose token holds, see
-`greeting`.
+The most bytes of the first frame, which has the whole interest of an edge, once its token is valid
+(see `hello`).
 """
 
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
-"""Bytes of live messages queued for one edge between which publishers wait."""
+"""
+Queued bytes of live messages for one edge: publishers pause at the high mark and resume at the low
+mark.
+"""
 
 HELD_AT_ONCE = 16
-"""Frames and runs of publishes that were held and are taken in one turn."""
+"""The most held frames and runs of publishes that one turn processes."""
 
 _PUBLISHING = ("batch", "restart", "open_stream", "ask")
 """Kinds of frames that stay in order with publishes, and wait with them."""
@@ -81,16 +84,16 @@ class LinkHost(Protocol):
 
     @property
     def is_disk_short(self) -> bool:
-        """Whether QoS 1/2 publishes have to wait for room on the disk."""
+        """True if QoS 1/2 publishes must wait for space on the disk."""
 
     def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
-        """How the edge opens its link with the token; None: it is not the edge's, or is used."""
+        """Return the origin of the edge's link; None if the token is used or another edge's."""
 
     def serve(self, worker: ShareWorker) -> None:
-        """It has work, of which others get none of their time (`FairShares.serve`)."""
+        """Queue a worker for its share of time (`FairShares.serve`)."""
 
     def is_over(self) -> bool:
-        """True if whoever works has used its share."""
+        """True if the present worker has used its share."""
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
@@ -143,18 +146,16 @@ class LinkServer:
 
     @property
     def packet_reader(self) -> LinkReader:
-        """Where bytes from the other end are put."""
+        """Return the reader that gets bytes from the other end."""
         return self._packet_reader
 
     def work(self) -> None:
-        """
-        Bytes from the edge are in the packet reader; raises `LinkError` where they break a rule.
-        """
+        """Process the edge's bytes in the packet reader; raises `LinkError` for a broken rule."""
         if self._is_lost:
             return
         for item in self._reader.frames():
             if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
-                # At most a window's worth: no credit is returned for what is held.
+                # Held bytes are limited by a window: no credit returns for held publishes.
                 self._packet_reader.is_open = False
                 self._held.append(item)
             else:
@@ -162,13 +163,13 @@ class LinkServer:
         self._host.mark_dirty(self)
 
     def flush(self) -> None:
-        """Send what is due: acknowledgements, credit, deliveries as far as credit goes."""
+        """Send due acknowledgements and credit, and deliveries as far as the edge's credit goes."""
         if self._is_lost:
             return
         try:
             self._take_held()
         except LinkError as error:
-            # Whoever ends the turn is not the one who broke the rule.
+            # The turn's end must not raise: the faulty edge's link is closed here.
             self._held.clear()
             self._host.counters.add("link.refused")
             self._close(str(error))
@@ -194,7 +195,7 @@ class LinkServer:
             self._host.mark_next(self)
 
     def _give_credit(self, out: list[Octets]) -> None:
-        """Tell how much was taken, where that is much, or due."""
+        """Append a credit frame for processed bytes, if they are many or a second has passed."""
         taken = self._intake.received + self._packet_reader.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
         if is_due and not (self._held or self._host.pressure.active):
@@ -206,11 +207,11 @@ class LinkServer:
 
     @property
     def may_speak(self) -> bool:
-        """Once the edge has said who it is."""
+        """True if the edge has sent its Hello."""
         return self._has_hello
 
     def beat(self) -> None:
-        """A second has passed: an edge that has sent or got little hears how far all has come."""
+        """Report credit and position of an edge with little traffic, as a second has passed."""
         self._is_credit_due = True
         self._host.mark_dirty(self)
         reached = self._authority.delivered
@@ -219,7 +220,7 @@ class LinkServer:
             self._tell(LinkFrame(reached=link_pb2.Reached(offset=reached)))
 
     def lost(self) -> None:
-        """The connection is gone, or given up; what was held was not taken."""
+        """Disconnect the edge and discard held publishes, which were not accepted."""
         self._is_lost = True
         self._held.clear()
         self._answers.close()
@@ -230,16 +231,16 @@ class LinkServer:
     # from the authority (EdgePort)
 
     def deliver(self, record: Record) -> None:
-        """A live message."""
+        """Deliver a live message."""
         self._deliver(record, record.message.qos, 1)
 
     def deliver_runs(self, runs: list[Run]) -> None:
-        """Many live messages."""
+        """Deliver many live messages."""
         for run in runs:
             self._deliver(run, run.qos, run.count)
 
     def sender(self) -> Sender | None:
-        """What sends QoS 0 at once."""
+        """Return the sender for immediate QoS 0."""
         is_late = self._is_over or self._is_lost or self._host.pressure.is_slow(self)
         return None if is_late else self._deliveries.sender()
 
@@ -252,7 +253,8 @@ class LinkServer:
             self._host.counters.add("link.dropped.qos0", count)
             return
         self._host.mark_dirty(self)
-        # While it reads the journal, nothing that waits for it takes memory: nobody has to wait.
+        # A catch-up from the journal queues no live messages in memory, so publishers need not
+        # wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             has_drained = deliveries.consumed > 0
             self._host.pressure.raise_(self, self._left, pace=CREDIT_BYTES, has_drained=has_drained)
@@ -261,7 +263,7 @@ class LinkServer:
         return -self._deliveries.consumed
 
     def answer(self, request: int, _: int, retained: RetainedQuery | None) -> None:
-        """The interest holds: the edge is told so when the retained messages are gathered."""
+        """Answer an interest when its retained messages are gathered."""
         self._answers.give(request, retained)
 
     def _on_gathered(self, request: int, retained: RetainedCollection | None) -> None:
@@ -273,17 +275,17 @@ class LinkServer:
             self._tell(LinkFrame(answer=answer), request, retained)
 
     def tell_cut(self, cut: ZoneCut) -> None:
-        """This apex is served elsewhere from here on."""
+        """Announce that another node serves this apex from here on."""
         self._tell(LinkFrame(cut=cut_to_wire(cut)))
 
     def tell_found(self, cut: ZoneCut) -> None:
-        """This apex has been served elsewhere for long."""
+        """Announce that another node has served this apex for long."""
         frame = LinkFrame(cut=cut_to_wire(cut))
         frame.cut.found = True
         self._tell(frame)
 
     def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
-        """That delegation ended; behind the end of the zone itself, nothing is told any more."""
+        """Announce the end of a delegation; behind the zone's own end, nothing more is sent."""
         if self._is_over:
             return
         self._is_over = apex == self._authority.apex
@@ -292,17 +294,17 @@ class LinkServer:
         self._tell(LinkFrame(gone=gone))
 
     def unpark(self) -> None:
-        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        """Let the edge retry parked publishes: a fence was lifted or became a cut."""
         self._intake.unpark()
 
     def on_durable(self, offset: int) -> None:
-        """What was published up to here is safe: the edge may acknowledge it."""
+        """Acknowledge the edge's publishes up to this offset."""
         if self._intake.on_durable(offset):
             self._authority.await_durable(self)
         self._host.mark_dirty(self)
 
     def close(self, reason: str) -> None:
-        """Drop the link; what still comes from it is not looked at."""
+        """Close the link; its further bytes are ignored."""
         self._is_lost = True
         self._close(reason)
 
@@ -313,7 +315,7 @@ class LinkServer:
             return False
         if self._host.pressure.active:
             return True
-        # QoS 0 does not wait for the disk, but for what came before it.
+        # QoS 0 does not wait for the disk; its order behind held publishes holds all the same.
         is_kept = not isinstance(item, LinkFrame) and item.qos > 0
         return is_kept and self._host.is_disk_short
 
@@ -336,7 +338,7 @@ class LinkServer:
 
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")
-        if kind not in ("batch", "heartbeat"):  # those of a batch are checked with it
+        if kind not in ("batch", "heartbeat"):  # a batch's numbers are checked with the batch
             check(frame)
         if kind == "hello":
             self._on_hello(frame.hello)
@@ -371,7 +373,8 @@ class LinkServer:
             case "heartbeat":
                 pass
             case None:
-                # A newer edge may say what this node does not know: not ours to act on.
+                # A newer edge may send frames that this node does not know; refusing them would
+                # break the link.
                 self._host.counters.add("link.unknown_frame")
             case _:
                 raise LinkError(f"an edge does not say {kind}")
@@ -434,7 +437,7 @@ class LinkServer:
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._mark = mark
         self._intake.open(hello.stream, mark, has_gaps=False)
-        # Its marks are an answer to its publishes: they, too, wait until these are durable.
+        # The marks in Welcome acknowledge publishes, so Welcome must wait until these are durable.
         authority.reception.expect(greeting)
         authority.in_order(lambda: self._accept(greeting, hello.in_doubt))
 
@@ -442,7 +445,8 @@ class LinkServer:
         authority = self._authority
         if self._is_lost:
             return
-        # What came back while the edge was away: it has nothing more to come from elsewhere.
+        # The apexes that came back while the edge was away; no other owner will deliver their
+        # records to the edge.
         back = authority.reception.returned(greeting)
         inherited = tuple(one.apex for one in back if one.is_inherited)
         accepted = authority.reception.connect(attrs.evolve(greeting, returned=inherited), self)
@@ -451,7 +455,8 @@ class LinkServer:
             self._close(f"a newer link of edge {greeting.edge!r} is known")
             return
         self.peer, caught_up = accepted
-        # Behind `connect`, which has forgotten what the edge needs no longer: it may come back.
+        # After `connect`, which has discarded marks that the edge no longer needs: otherwise an
+        # edge at the limit could not return.
         if not authority.reception.may_begin(self._mark):
             self.close(MANY_MARKS)
             return
@@ -483,7 +488,7 @@ class LinkServer:
             return None  # the edge was never here
         if hello.epoch == self._authority.epoch:
             return hello.position
-        # The edge knows an earlier epoch: all that came since this one began is new.
+        # The edge knows an earlier epoch, so all records of the present one are new.
         return 0
 
     def _welcome(self, in_doubt: Iterable[types_pb2.Mark]) -> None:
@@ -499,7 +504,7 @@ class LinkServer:
         self._write(encode_frame(LinkFrame(welcome=welcome)))
 
     def _on_ask(self, ask: link_pb2.Ask) -> None:
-        # Like those in a Welcome, its marks are an answer: what they tell of is durable by then.
+        # The marks acknowledge publishes, as in a Welcome: they must be durable first.
         self._authority.in_order(lambda: self._send(self._marks(ask)))
 
     def _marks(self, ask: link_pb2.Ask) -> bytes:
@@ -511,7 +516,7 @@ class LinkServer:
         return [mark_to_wire(key, self._authority.marks.get(key, 0)) for key in keys]
 
     def _send(self, data: bytes) -> None:
-        """What was put off may find the link gone."""
+        """Send unless the link is lost: deferred sends may come later than its end."""
         if not self._is_lost:
             self._write(data)
 

@@ -1,4 +1,4 @@
-"""SHELL: the answering side of links; gives tokens and takes connections that carry one."""
+"""SHELL: the answering side of links: issues tokens and accepts connections that show one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from txbroker.storage.disk_watermark import DiskWatermark
 log = get_logger()
 
 SIGN_OF_LIFE = 2.5 * HEARTBEAT
-"""Seconds in which an edge that lives has said something."""
+"""Seconds within which a living edge has sent a frame."""
 
 
 class LinkListener(Factory):
@@ -72,23 +72,27 @@ class LinkListener(Factory):
 
     @property
     def is_disk_short(self) -> bool:
-        """Whether QoS 1/2 publishes have to wait for room on the disk."""
+        """True if QoS 1/2 publishes must wait for space on the disk."""
         return self._space.is_short
 
     def namesake(self, edge: str, life: EdgeLife) -> str | None:
         """
-        Where another process of the edge's name lives, whose link is up; None: nowhere.
+        Return the address of another living process with the edge's name, whose link is up; or
+        None.
 
-        Two such edges would push each other off for ever, and lose what the other one had taken.
+        Two such edges would replace each other's links for ever, and lose the publishes that the
+        other one had received.
         """
         known = self._lives.get(edge)
-        # Whoever has the address now has taken it over from a process that is dead.
+        # A caller at the known address has replaced a dead process there.
         if known is None or not life.life or known == life or known.grpc == life.grpc:
             return None
         return known.grpc if any(p.is_alive_as(edge) for p in self._open) else None
 
     def issue(self, edge: str, incarnation: int, life: EdgeLife) -> bytes | None:
-        """A token for one link of this edge; None when there are as many links as allowed."""
+        """
+        Issue a token for one link of this edge; None if the node has as many links as allowed.
+        """
         now = self._clock.seconds()
         self._tokens.expire(now)
         if self._is_full(edge):
@@ -109,8 +113,9 @@ class LinkListener(Factory):
 
     def show(self, connection: SilentConnection, host: str, head: HelloHead) -> None:
         """
-        A Hello begins with this; raises `LinkError` unless its token was given to this edge, and
-        not used yet. From here on the token is this connection's.
+        Bind the token of a Hello's head to its connection.
+
+        Raises `LinkError` unless the token was issued to this edge and is unused.
         """
         self._tokens.expire(self._clock.seconds())
         if self._tokens.find(head) is None:
@@ -123,10 +128,11 @@ class LinkListener(Factory):
 
     def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
         """
-        How the link is opened; None: the whole Hello is not of the edge that has shown the token.
+        Return the origin of the link; None if the Hello is not of the edge that showed the token.
 
-        With it the edge was told the passages. Those made since it would never hear of, as it has
-        no stream yet; so it has to ask again.
+        The edge got the epoch transitions together with its token. Later transitions would never
+        reach the edge, which had no stream yet; so an outdated token gets None too, and the edge
+        asks again.
         """
         connection, known = self._shown.pop(token, (None, None))
         if connection is None or known is None or known.passages != self.authority.passages:
@@ -142,11 +148,11 @@ class LinkListener(Factory):
         return OpenedLink(known.life.life, known.number)
 
     def serve(self, worker: ShareWorker) -> None:
-        """It has work, of which others get none of their time."""
+        """Queue a worker for its share of time."""
         self._shares.serve(worker)
 
     def is_over(self) -> bool:
-        """True if whoever works has used its share."""
+        """True if the present worker has used its share."""
         return self._shares.is_over
 
     def mark_dirty(self, end: Flushable) -> None:
@@ -173,7 +179,7 @@ class LinkListener(Factory):
         return protocol
 
     def forget(self, protocol: _Accepted) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         self._open.discard(protocol)
         self._silent.remove(protocol)
         self._greeting.remove(protocol)
@@ -185,18 +191,18 @@ class LinkListener(Factory):
     # internal
 
     def _is_full(self, edge: str) -> bool:
-        """True if no link may be added; an edge's next link takes the place of its last."""
+        """True if no link may be added; an edge's next link replaces its last one."""
         links = len(self._open) - len(self._silent) - len(self._greeting)
         return links >= self.max_links and edge not in self._lives
 
     def _refuse(self, peer: str) -> None:
         self.counters.add("link.over_limit")
-        if not self._was_full:  # whoever is refused tries again each second
+        if not self._was_full:  # a refused edge retries each second
             self._was_full = True
             log.warning("link.over_limit", limit="limits.links", value=self.max_links, peer=peer)
 
     def _make_room(self, oldest: SilentConnection | None) -> None:
-        """Drop one that has said no Hello while many others came."""
+        """Drop the oldest connection without Hello, as too many others came."""
         if oldest is not None:
             self._push_out("connection without Hello", oldest.peer)
             oldest.drop("it has said no Hello, and others came")
@@ -212,7 +218,7 @@ class LinkListener(Factory):
 
 
 class _Accepted(LinkProtocol):
-    """A link from its first byte on; until its token holds, there is no more than its head."""
+    """A link from its first byte on; before a valid token it buffers no more than the head."""
 
     def __init__(
         self,
@@ -235,12 +241,12 @@ class _Accepted(LinkProtocol):
 
     @property
     def edge(self) -> str | None:
-        """The edge that has said Hello."""
+        """Return the edge that has sent its Hello; None before."""
         peer = self.end.peer if isinstance(self.end, LinkServer) else None
         return None if peer is None else peer.edge
 
     def is_alive_as(self, edge: str) -> bool:
-        """Whether this is the link of that edge, and the edge has just said something."""
+        """True if this is the edge's link, and the edge has sent a frame recently."""
         if self.end is None or self.edge != edge:
             return False
         return (
@@ -248,7 +254,10 @@ class _Accepted(LinkProtocol):
         )
 
     def expect_hello(self) -> None:
-        """Drop whoever talks, however slowly, and never says Hello: links are few."""
+        """
+        Drop a connection that sends no Hello in time: links are few, and a slow sender would hold
+        one.
+        """
 
         def look() -> None:
             if self.edge is None:
@@ -258,7 +267,7 @@ class _Accepted(LinkProtocol):
         self._alarm = self._clock.callLater(SILENCE, look)
 
     def push_out(self) -> str:
-        """From `Unauthenticated`."""
+        """Drop this connection to free bytes, as `Unauthenticated` asks; return its peer."""
         self._counters.add("link.refused")
         self.drop("the oldest of too many bytes without Hello")
         return self.peer
@@ -285,10 +294,10 @@ class _Accepted(LinkProtocol):
 
     @property
     def _kind(self) -> str:
-        return ""  # anybody
+        return ""  # any peer
 
     def drop(self, reason: str) -> None:
-        """Close at once; what was said without a token is nothing to keep until the end is met."""
+        """Close at once; the buffered head is discarded now, not at the end of the connection."""
         self._head = b""
         super().drop(reason)
 

@@ -34,7 +34,7 @@ from txbroker.v1.link_pb2 import LinkFrame
 MANY_MARKS = "the zone keeps as many duplicate marks as it can; let lost nodes go: txbroker forget"
 
 MOST_STREAMS = 10_000
-"""Streams on one link; an edge that has more makes a new link."""
+"""The most streams on one link; an edge that needs more opens a new link."""
 
 
 @attrs.define(eq=False)
@@ -77,12 +77,12 @@ class PublishReceiver:
         self._sequences: list[int] = []
         self._clients: Sequence[str] = ()
         self._publishers: RunLengths | None = None
-        self._place = self._count = 0  # in the batch, of how many
-        self._wills: dict[int, WillId] = {}  # by their place in the batch
+        self._place = self._count = 0  # in the batch, and its packets
+        self._wills: dict[int, WillId] = {}  # by their index in the batch
         self._is_stale = False
 
     def open(self, number: int, mark: MarkKey, *, has_gaps: bool) -> None:
-        """A stream begins; raises `LinkError`."""
+        """Begin a stream; raises `LinkError`."""
         if number in self._streams or not number:
             raise LinkError("a stream has a number of its own")
         if len(self._streams) >= MOST_STREAMS:
@@ -92,7 +92,7 @@ class PublishReceiver:
     # from the edge
 
     def on_open_stream(self, opening: link_pb2.OpenStream, edge: str) -> None:
-        """A stream for an outbox of the edge."""
+        """Begin a stream for an outbox of the edge."""
         mark = key_from_mark(opening.mark)
         if mark[0] != edge:
             raise LinkError(f"edge {edge!r} has no stream of edge {mark[0]!r}")
@@ -101,7 +101,7 @@ class PublishReceiver:
         self.open(opening.stream, mark, has_gaps=True)
 
     def on_batch(self, batch: link_pb2.Batch) -> None:
-        """The header of publishes that follow."""
+        """Process the header of a batch of publishes."""
         if batch.kind != link_pb2.Batch.PUBLISH:
             raise LinkError("an edge sends batches of publishes")
         check_texts("the client id of a batch", batch.clients)
@@ -119,7 +119,7 @@ class PublishReceiver:
         is_gap = not stream.is_stopped and batch.first not in (0, stream.next)
         if is_gap and not stream.has_gaps:
             raise LinkError("a batch is not the next one of its stream")
-        # Every frame carries the epoch, and another one takes nothing (invariant 1).
+        # Publishes of another epoch must not enter the journal (invariant 1).
         self._is_stale = batch.epoch != self._authority.epoch
         self._stream = stream
         self._sequences = list(reversed(batch.sequences))
@@ -130,7 +130,7 @@ class PublishReceiver:
         self._wills = {will.index: (will.name, will.life, will.number) for will in batch.wills}
 
     def on_publish(self, packet: Publish) -> None:
-        """The next publish of the batch."""
+        """Process the next publish of the batch."""
         stream, ((publisher, _),) = self._next(1)
         message = Message(
             packet.topic,
@@ -145,7 +145,7 @@ class PublishReceiver:
         self._take(stream, message)
 
     def on_run(self, run: Run) -> None:
-        """The next publishes of the batch."""
+        """Process the next run of the batch."""
         stream, publishers = self._next(run.count)
         begin = self._place - run.count
         run.edge = stream.mark[0]
@@ -160,21 +160,21 @@ class PublishReceiver:
                 self._take(stream, attrs.evolve(run.message(index), will=will))
 
     def _learn(self, run: Run) -> None:
-        """The header of publishes of QoS 0 comes again and again; it is good until others come."""
+        """Let the packet reader reuse the header of QoS 0 publishes until another header comes."""
         if run.qos:
             self._packet_reader.forget()
         elif not self._wills and len(self._clients) == 1:
             self._packet_reader.know(run.clients[0], run.edge, self._count)
 
     def _next(self, count: int) -> tuple[_Stream, list[tuple[int, int]]]:
-        """The stream of the next publishes, and who published how many of them in a row."""
+        """Return the stream of the next publishes, and their publishers as run lengths."""
         if self._publishers is None or self._stream is None:
             raise LinkError("a PUBLISH on a link follows its batch header")
         self._place += count
         return self._stream, self._publishers.take(count)
 
     def _take_whole(self, stream: _Stream, run: Run) -> bool:
-        """Whether the authority took the run as such."""
+        """True if the authority accepted the run as a whole."""
         if self._is_stale or (run.qos and stream.is_stopped):
             return False
         if not run.qos:
@@ -197,7 +197,7 @@ class PublishReceiver:
         if stream.has_gaps:
             self._on_sequence(stream, message.qos, self._sequences.pop())
         if message.qos and stream.is_stopped:
-            return  # nothing behind a refused frame is taken (rule 1)
+            return  # no publish behind a refused one is accepted (rule 1)
         self._packet_reader.forget()
         verdict = (
             PublishVerdict.NOT_AUTHORITATIVE
@@ -218,7 +218,7 @@ class PublishReceiver:
                 self._refuse(stream, self._authority.cut_for(message.topic), retry=False)
 
     def on_restart(self, restart: link_pb2.Restart) -> None:
-        """The edge has heard of the refusal."""
+        """Accept a stream's publishes again: the edge has heard of the refusal."""
         stream = self._streams.get(restart.stream)
         if stream is None or not (stream.has_gaps or restart.sequence == stream.next):
             raise LinkError("a stream restarts where it was refused")
@@ -227,7 +227,7 @@ class PublishReceiver:
     # from the authority
 
     def unpark(self) -> None:
-        """A fence was lifted or became a cut: the edge may try again what was parked."""
+        """Refuse or retry the parked publishes: a fence was lifted or became a cut."""
         for stream in self._streams.values():
             topic, stream.parked = stream.parked, None
             if topic is not None:
@@ -235,7 +235,7 @@ class PublishReceiver:
                 self._refuse(stream, cut, retry=cut is None and self._authority.serving)
 
     def on_durable(self, offset: int) -> bool:
-        """What was published up to here is safe; True where more is to come."""
+        """Note that publishes up to this offset are durable; return True if others wait."""
         while self._open and self._open[0][0] <= offset:
             _, stream, sequence = self._open.popleft()
             stream.taken = sequence
@@ -244,7 +244,7 @@ class PublishReceiver:
     # to the edge
 
     def acknowledge(self, out: list[Octets]) -> None:
-        """Append to `out` how far each stream was taken, where that is news."""
+        """Append an acknowledgement of each stream with newly durable publishes to `out`."""
         for stream in self._streams.values():
             if stream.taken > stream.taken_told:
                 stream.taken_told = stream.taken
@@ -265,20 +265,20 @@ class PublishReceiver:
         refusal = link_pb2.Refusal(stream=stream.number, sequence=stream.next, retry=retry)
         if cut is not None:
             refusal.cut.CopyFrom(cut_to_wire(cut))
-        # To the edge it says, too, that all before it is safe.
+        # A refusal also acknowledges all earlier publishes, so it must wait until they are durable.
         data = encode_frame(LinkFrame(refusal=refusal))
         self._authority.in_order(lambda: self._write(data))
 
 
 def _name(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:
-    """Say who published the messages of a run."""
+    """Set the publishers of a run's messages."""
     if len(publishers) == 1:
         run.clients = (ids[publishers[0][0]],)
         return
     distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
     run.clients = tuple(ids[publisher] for publisher in distinct)
     if len(distinct) <= 256:
-        # Bytes are made, and told to the journal, without a look at each message.
+        # Bytes are built, and read by the journal, without a loop over the messages.
         run.places = b"".join([bytes((distinct[one],)) * count for one, count in publishers])
     else:
         run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]

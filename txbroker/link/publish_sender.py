@@ -24,7 +24,9 @@ from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
 MOST_CREDIT = 64 * 1024 * 1024
-"""Bytes that may be unanswered, whatever the owner offers: more would fill this node's memory."""
+"""
+The most unacknowledged bytes, whatever credit the owner grants: more would fill this node's memory.
+"""
 
 
 class PublishSender:
@@ -55,7 +57,7 @@ class PublishSender:
 
     @property
     def last(self) -> int:
-        """The sequence of the last publish that was given to it."""
+        """Return the sequence of the last publish in the stream."""
         return self.next - 1
 
     # credit
@@ -65,15 +67,15 @@ class PublishSender:
         return self._in_flight < self._credit and not self.is_blocked
 
     def set_credit(self, credit: int) -> None:
-        """The owner offers so much."""
+        """Set the credit that the owner grants."""
         self._credit = min(credit, MOST_CREDIT)
 
     def on_consumed(self, consumed: int) -> None:
-        """The owner has taken so many bytes off the link by now."""
+        """Note how many bytes the owner has consumed."""
         self._consumed = min(consumed, self._sent + self._sender.sent)
 
     def count(self, size: int) -> None:
-        """So much was sent in another stream."""
+        """Count bytes that were sent in another stream."""
         self._sent += size
 
     @property
@@ -83,29 +85,30 @@ class PublishSender:
     # publishes
 
     def publish(self, publication: Publication) -> None:
-        """Put it into the batch that leaves at the end of this turn."""
+        """Put a publish into the batch that leaves at the end of this turn."""
         sequence = self._add(publication.message)
         if publication.keeps_id:
             self._kept.append(publication.note_origin(self.key, sequence))
         self._send_if_full()
 
     def sender(self) -> Sender | None:
-        """What sends QoS 0 at once; None where something is to go before it, or has to wait."""
+        """Return the sender for immediate QoS 0; None if a queued publish must go first or wait."""
         if self._batch or self._outbound.waiting or not self.has_credit():
             return None
         self._sender.room = self._credit - self._in_flight
         return self._sender
 
     def publish_run(self, run: Run) -> None:
-        """Put many into the batch."""
+        """Put a run into the batch."""
         if self._batch_count + run.count > MOST:
             self.send_batch()
         self._add(run)
         self._send_if_full()
 
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
-        """After a refusal: the next QoS 1/2 publish has this number."""
-        # What has not left comes again from the edge; QoS 0 does not, so it stays.
+        """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
+        # The edge sends unsent QoS 1/2 publishes again; it does not send QoS 0 again, so QoS 0
+        # stays.
         unsent = [item for item in self._batch if item.qos]
         self._sent -= sum(item.size for item in unsent)
         self._batch = [item for item in self._batch if not item.qos]
@@ -114,13 +117,14 @@ class PublishSender:
         self._batch_first = self.next = sequence
         self._sender.forget()
         self._kept.clear()
-        # Others will have the numbers that the returned ones had: none may be kept as theirs.
+        # Other publishes will get the sequences of the returned ones: a stored origin would then
+        # name the wrong publish.
         forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
         restart = link_pb2.Restart(stream=self.number, sequence=sequence)
         self._outbound.send([encode_frame(LinkFrame(restart=restart))], forgetting)
 
     def send_batch(self) -> None:
-        """What is in the batch leaves."""
+        """Send the batch."""
         items, self._batch = self._batch, []
         if not items:
             return
@@ -132,13 +136,15 @@ class PublishSender:
         self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Drop all unsent publishes: the connection is lost."""
         self._outbound.close()
 
     # internal
 
     def _add(self, item: Message | Run) -> int:
-        """Put it into the batch; the sequence that it has, or that the next one will have."""
+        """
+        Put an item into the batch; return its sequence, or for QoS 0 that of the next publish.
+        """
         sequence = self.next
         if not self._batch:
             self._batch_first = sequence
@@ -158,7 +164,7 @@ class PublishSender:
             self._due()
 
     def _header_before(self, client_id: str) -> bytes:
-        """For the `Sender`: of a batch of publishes of QoS 0."""
+        """Return the header of a QoS 0 batch, for the `Sender`."""
         batch = link_pb2.Batch(
             kind=link_pb2.Batch.PUBLISH,
             epoch=self.epoch,
@@ -172,7 +178,7 @@ class PublishSender:
 
 
 def header_of(items: Sequence[Message | Run], epoch: int) -> link_pb2.Batch:
-    """The header of a batch of these, without its stream and sequences."""
+    """Return the header of a batch of these items, without its stream and sequences."""
     clients = BatchClients(items)
     return link_pb2.Batch(
         kind=link_pb2.Batch.PUBLISH,

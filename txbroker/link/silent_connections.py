@@ -1,24 +1,28 @@
-"""Connections to the link port that have not said Hello: few at a time, of each address."""
+"""Connections to the link port without Hello; their number is limited, fairly by address."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 MOST_SILENT = 256
-"""Connections without Hello; an edge says Hello at once."""
+"""The most connections without Hello; an honest edge sends its Hello at once."""
 
 
 class SilentConnection(Protocol):
-    """Such a connection."""
+    """A connection without Hello."""
 
     peer: str
 
     def drop(self, reason: str) -> None:
-        """Close at once."""
+        """Close the connection at once."""
 
 
 class SilentConnections:
-    """The oldest of the address that has most of them makes room for the next."""
+    """
+    The connections without Hello, by address.
+
+    At the limit, the address with the most of them loses its oldest connection.
+    """
 
     def __init__(self) -> None:
         self._hosts: dict[SilentConnection, str] = {}
@@ -28,7 +32,9 @@ class SilentConnections:
         return len(self._hosts)
 
     def add(self, connection: SilentConnection, host: str) -> SilentConnection | None:
-        """One has come from that address; the one that has to go for it."""
+        """
+        Add a connection from an address; return the connection that must be dropped for it, if any.
+        """
         self._hosts[connection] = host
         self._of.setdefault(host, {})[connection] = None
         if len(self._hosts) <= MOST_SILENT:
@@ -39,7 +45,7 @@ class SilentConnections:
         return oldest
 
     def remove(self, connection: SilentConnection) -> None:
-        """It has said Hello, or is gone."""
+        """Remove a connection that has sent its Hello or is closed."""
         host = self._hosts.pop(connection, None)
         if host is not None:
             known = self._of[host]

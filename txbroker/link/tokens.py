@@ -1,4 +1,4 @@
-"""The tokens that edges were given, each for one link, and none has used yet."""
+"""The unused tokens of edges; each token opens one link."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from txbroker.link.hello import HelloHead
 from txbroker.model.epoch_transition import EpochTransition
 
 TOKEN_LIFE = 10.0
-"""Seconds in which a token has to be used."""
+"""Seconds within which a token must be used."""
 
 
 @attrs.frozen(kw_only=True)
 class EdgeLife:
     """
-    Which process of which data folder an edge is, and where; "" of an older node, which does not
-    say so.
+    The process and data folder of an edge, and its address.
+
+    "" in a field: an older node does not report it.
     """
 
     identity: str
@@ -29,8 +30,9 @@ class EdgeLife:
 @attrs.frozen(kw_only=True)
 class Token:
     """
-    To whom a token was given, until when it holds, and which passages that edge was told; a later
-    token has a greater `number`.
+    A token's edge, its expiry, and the epoch transitions that the edge got with it.
+
+    A later token has a greater `number`.
     """
 
     edge: str
@@ -43,8 +45,10 @@ class Token:
 
 class Tokens:
     """
-    Nobody gets all of them by asking often: the oldest unused one makes room for the next, and an
-    edge's own makes room for its next.
+    The unused tokens, shared fairly.
+
+    A new token replaces the edge's own unused one; a full table evicts the oldest. So no edge gets
+    all of them by asking often.
     """
 
     def __init__(self) -> None:
@@ -55,7 +59,9 @@ class Tokens:
         return len(self._given)
 
     def give(self, given: Token, most: int) -> tuple[bytes, bool]:
-        """A token, of which there are so many at the most; True if another edge's was dropped."""
+        """
+        Issue a token, of at most `most`; return it, and True if another edge's token was evicted.
+        """
         self.take(self._of.get(_owner(given), b""))
         is_full = len(self._given) >= most
         if is_full:
@@ -66,7 +72,7 @@ class Tokens:
         return token, is_full
 
     def find(self, head: HelloHead) -> Token | None:
-        """What the Hello's token stands for, if it was given to this edge."""
+        """Return the record of the Hello's token, if the token was issued to this edge."""
         known = self._given.get(head.token)
         is_its = known is not None and (known.edge, known.incarnation) == (
             head.edge,
@@ -75,14 +81,14 @@ class Tokens:
         return known if is_its else None
 
     def take(self, token: bytes) -> Token | None:
-        """What it stands for; it is used now."""
+        """Use up a token; return its record."""
         known = self._given.pop(token, None)
         if known is not None and self._of.get(_owner(known)) == token:
             del self._of[_owner(known)]
         return known
 
     def expire(self, now: float) -> None:
-        """Those not used in time are worth nothing."""
+        """Expire tokens that were not used in time."""
         while self._given:
             token, given = next(iter(self._given.items()))
             if given.until >= now:
@@ -91,5 +97,6 @@ class Tokens:
 
 
 def _owner(given: Token) -> tuple[str, int, EdgeLife]:
-    # The process, not its name: whoever invents calls in an edge's name knows no life of it.
+    # The key has the process, not the name alone: a caller that forges an edge's name knows no life
+    # of the edge, and so evicts no token of it.
     return given.edge, given.incarnation, given.life

@@ -187,9 +187,9 @@ class JournalReader:
         done(search.verdict)
 
     def _say(self, event: str, part: JournalId, reason: str) -> None:
-        # Sessions ask again twice a second, for a cut-off part every ten seconds, and for ever if
-        # the part's node is gone. A waiting session gets no record behind the part meanwhile. The
-        # log has each reason once.
+        # Sessions ask again twice a second, or every ten seconds for a cut-off part, and for ever
+        # if the part's node is gone. A waiting session gets no record behind the part meanwhile.
+        # The log has each reason once.
         if self._told.get(part) == reason:
             return
         self._told[part] = reason
@@ -284,8 +284,8 @@ class _Search:
         Return whether the part may still be found.
 
         A cut-off part is searched again, whatever other nodes answer: a node further up knows less,
-        and may never know more. A reclaim of the zone above does not cut off a part of a silent
-        node that still has its own zone.
+        and may never know more. A reclaim of the zone above cuts off no part of a silent node that
+        still has its own zone.
         """
         if self.is_cut_off and not (self.is_placed and self.is_open):
             return ReadFailure.CUT_OFF

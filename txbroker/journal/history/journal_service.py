@@ -289,8 +289,8 @@ def _encoded(head: BatchHead, body: bytes, wanted: RecordsWanted) -> tuple[bytes
     """
     Return the requested records of a batch, encoded as a field of a reply.
 
-    The encoding is written by hand. Copying bodies into messages of protobuf takes as long as all
-    the rest, and a batch may be one of very many small ones.
+    The encoding is written by hand: copying bodies into messages of protobuf takes as long as all
+    the rest. Very many batches may be small.
     """
     count, places = head.entries, b""
     is_inside = wanted.start <= head.first and head.first + count <= wanted.end

@@ -1,10 +1,10 @@
 """
 SHELL: gives a journal part another epoch, with all stored offsets of the part.
 
-A root that has lost its disk begins again at epoch 1, and hears of its earlier epoch from nodes
-that come back. Records accepted since must not lie at positions of the lost journal. So the part
-gets an unused epoch when the node starts, before any other reader of the data. Each step is
-repeatable: after a crash the next start does the rest.
+A root that has lost its disk begins again at epoch 1. Nodes that come back report its earlier
+epoch. Records accepted since must not lie at positions of the lost journal. So the part gets an
+unused epoch when the node starts, before any other reader of the data. Each step is repeatable:
+after a crash the next start does the rest.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def decode_records(
     """
     Return the messages of a batch after the first `skip`.
 
-    At most `limit` messages are returned; at most one of them exceeds `size` bytes in total
+    At most `limit` messages are returned; the last one may exceed the total of `size` bytes
     (`Message.size`).
     """
     body = batch.body
