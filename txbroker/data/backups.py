@@ -1,10 +1,10 @@
 """
-SHELL: a copy of a `data` folder that a node can be started with, made while its node runs.
+SHELL: copies a `data` folder while its node runs, so that a node can start with the copy.
 
-All files are opened in one go on the loop, where all writes to them happen too; what a log holds at
-that moment is its beginning up to a known length, and a log never changes what it has written. So
-the copy, which a thread makes afterwards, is of one moment, and nobody waits for it. A file that is
-open can be read to its end, even when its log drops it meanwhile.
+The loop opens all files in one step, and all writes happen on the loop too. At that moment each log
+holds its beginning up to a known length, and a log never changes written bytes. So the copy, which
+a thread makes afterwards, is of one moment, and no write waits for it. An open file can be read to
+its end, even if its log drops the file meanwhile.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from txbroker.storage import atomic_file
 from txbroker.storage.disk_watermark import measure
 
 MARKER = "backup.json"
-"""In a copy, until a node has started with it."""
+"""The marker file in a copy, until a node has started with the copy."""
 
 FORMAT = 1
-"""Version of the marker; a newer one is refused."""
+"""Version of the marker; a start refuses a newer one."""
 
 SPREAD = 1 << 20
 LATEST = 1 << 32
 """
-Incarnations among which one is drawn; and a bound for the time of day that they begin with, or a
-clock that is far ahead would lead to numbers that others refuse.
+`SPREAD`: the number of incarnations among which a copy draws one. `LATEST`: the bound of the clock
+value that incarnations begin with. Without the bound, a clock far ahead would lead to incarnations
+that other nodes refuse.
 """
 
 _CHUNK = 1024 * 1024
@@ -45,7 +46,7 @@ _NOT_COPIED = frozenset({"lock", RESERVE, MARKER})
 
 @attrs.frozen(kw_only=True)
 class Copied:
-    """What was copied."""
+    """The size of a finished copy, in files and bytes."""
 
     files: int
     size: int
@@ -62,7 +63,7 @@ class Backups:
     """
     Makes copies of `folder`, one at a time.
 
-    `extents` gives the written length of each file that has space preallocated behind it.
+    `extents` returns the written length of each file with preallocated space behind it.
     """
 
     def __init__(
@@ -79,9 +80,9 @@ class Backups:
 
     async def copy(self, target: Path) -> Copied:
         """
-        Copy into `target`, an absolute path where nothing is yet; raises `StoreError`.
+        Copy into `target`, an absolute path of a missing or empty folder; raises `StoreError`.
 
-        It is there as a whole, synced, or not at all.
+        The copy appears complete and synced, or not at all.
         """
         if self._is_running:
             raise StoreError("a backup of this node is being made already")
@@ -97,7 +98,7 @@ class Backups:
             self._is_running = False
 
     def _begin(self, target: Path, size: int) -> Path:
-        """The folder to copy into first."""
+        """Create and return the folder to copy into first."""
         folder = self._folder.resolve()
         if not target.is_absolute():
             raise StoreError(f"{target}: not an absolute path")
@@ -119,7 +120,7 @@ class Backups:
 
 
 def made_at(folder: Path) -> float | None:
-    """When the backup of which this is a copy was made (UTC seconds); None: it is no copy."""
+    """Return the time of the backup that this folder is a copy of (UTC seconds); None: no copy."""
     marker = folder / MARKER
     try:
         raw = json.loads(marker.read_bytes())
@@ -134,15 +135,17 @@ def made_at(folder: Path) -> float | None:
 
 
 def mark(folder: Path, made: float) -> None:
-    """The folder is a copy that was made at that time, though by no backup; raises `StoreError`."""
+    """Mark the folder as a copy made at that time, though not by a backup; raises `StoreError`."""
     raw = json.dumps({"format": FORMAT, "time": made}).encode()
     atomic_file.replace(folder / MARKER, [raw])
 
 
 def restored(state: NodeState, now: float) -> NodeState:
     """
-    The state to start with in a copy that a backup made. Its zone may have an owner by now, or
-    another epoch: who has a parent serves when that has granted. `now` in UTC seconds.
+    Return the state for a start with a copy; `now` in UTC seconds.
+
+    The zone may have an owner or another epoch by now, so a node with a parent serves only after
+    the parent's grant.
     """
     return attrs.evolve(
         state,
@@ -154,17 +157,17 @@ def restored(state: NodeState, now: float) -> NodeState:
 
 def unused_incarnation(known: int, now: float) -> int:
     """
-    A number that no life of the node has had: its folder is a copy, or new, and knows no more than
-    those up to `known`.
+    Return an incarnation that no life of the node has had.
 
-    The time of day may be an earlier one than that of a life since, so chance has its part. A
-    number that comes again would make publishes pass for repeats.
+    The folder is a copy or new, and knows only the lives up to `known`. The clock may show an
+    earlier time than a later life's, so the number has a random part. A reused incarnation would
+    make the owner discard new publishes as repeats.
     """
     return max(known, min(int(now), LATEST)) + secrets.randbelow(SPREAD)
 
 
 def forget(folder: Path) -> None:
-    """All that a start with the copy changes is durable: it is like any other folder from here."""
+    """Remove the marker: all changes of a start with the copy are durable."""
     with contextlib.suppress(FileNotFoundError):
         (folder / MARKER).unlink()
         _sync_folder(folder)
@@ -179,7 +182,8 @@ def _open_all(folder: Path, extents: Mapping[Path, int]) -> Iterator[list[_Open]
     try:
         for root, _, names in os.walk(folder, followlinks=True):
             for path in (Path(root, name) for name in sorted(names) if name not in _NOT_COPIED):
-                # A file that is replaced as a whole is written as `.new` first, in part.
+                # A file that is replaced as a whole is written as `.new` first, and such a file may
+                # be half written.
                 if path.suffix == ".new" or not path.is_file():
                     continue
                 fd = os.open(path, os.O_RDONLY)
@@ -194,7 +198,7 @@ def _open_all(folder: Path, extents: Mapping[Path, int]) -> Iterator[list[_Open]
 
 
 async def _in_thread(work: Callable[[threading.Event], Copied]) -> Copied:
-    """Run `work`; when the caller is cancelled it is told by the event, and waited for."""
+    """Run `work` in a thread; a cancelled call sets the event and awaits the thread's end."""
     ended = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, ended))
     try:

@@ -1,9 +1,11 @@
 """
-SHELL: everything durable of a node but its standing: opened together, committed together.
+SHELL: all durable data of a node except its node grant: opened together, committed together.
 
-`data/tables` is one log for all small state; `data/journal` holds the parts of journals,
-`data/outbox` what waits for owners that cannot be reached, `data/arriving` the journal of a zone
-that is on its way back here, `data/ledger` the delivery ledger where the node keeps one.
+- `data/tables`: one log for all small state.
+- `data/journal`: the parts of journals.
+- `data/outbox`: publishes that wait for unreachable owners.
+- `data/arriving`: the journal of a zone that a hand-back is returning.
+- `data/ledger`: the delivery ledger, if the node has one.
 """
 
 from __future__ import annotations
@@ -35,18 +37,18 @@ from txbroker.storage.work_thread import WorkThread, side_by_side
 log = get_logger()
 
 SCAN_STEPS = 32
-"""Steps of a quarter of a MiB that the scan for damage takes in a second."""
+"""Steps of a quarter of a MiB that the scan for damage does in a second."""
 
 _END = object()
 
 
 def wall() -> int:
-    """The time for records: microseconds UTC."""
+    """Return the time for records: microseconds UTC."""
     return time.time_ns() // 1000
 
 
 class DataDirectory:
-    """The store of one node, in its `data` folder; raises `StoreError` when it can't be opened."""
+    """The store of one node, in its `data` folder; raises `StoreError` if it cannot be opened."""
 
     def __init__(
         self,
@@ -113,13 +115,13 @@ class DataDirectory:
         self, part: JournalPart, after: int, through: int, limit: int = 512, *, bound: int = 0
     ) -> JournalChunk:
         """
-        The next records of QoS 1 and 2 of a part above `after`, none above `through`: those among
-        the first `limit` of all. A hole is passed up to `bound`.
+        Read the next records of QoS 1 and 2 of a part above `after` and up to `through`.
 
-        Where they are corrupt the node ends: it never serves silently truncated data.
+        The scan covers the first `limit` records of any QoS, and skips a hole up to `bound`.
+        Corrupt records end the node: it never serves silently truncated data.
         """
         if part.log.written < max(through, bound):
-            # What is passed as a hole below would else be what waits to be written.
+            # Without this write, the read below would skip unwritten records as a hole.
             self.committer.write()
             through = min(through, part.log.written)
         try:
@@ -139,8 +141,10 @@ class DataDirectory:
         self, *, is_copy: bool, is_full: Callable[[], bool], counters: Counters
     ) -> None:
         """
-        The node keeps its delivery ledger; raises `StoreError`. `is_copy`: the data was copied from
-        a node that may have gone on, so its ledger is another one from here on.
+        Open the delivery ledger of the node; raises `StoreError`.
+
+        `is_copy`: the data was copied from a node that may have continued, so its ledger gets
+        another identity.
         """
         table = self.tables.table(FOLDER)
         if is_copy:
@@ -158,11 +162,11 @@ class DataDirectory:
         )
 
     def keep_no_ledger(self) -> None:
-        """It keeps none, now."""
+        """Note that the node runs without a ledger now."""
         pause(self.tables.table(FOLDER))
 
     def scan(self) -> None:
-        """Once a second: verify a bit more of what was stored before this start."""
+        """Verify some more of the data that was stored before this start; called once a second."""
         try:
             for _ in range(SCAN_STEPS):
                 if next(self._scan, _END) is _END:
@@ -172,33 +176,35 @@ class DataDirectory:
 
     def sync_tables(self, action: Callable[[], None]) -> bool:
         """
-        Run `action` when a sync has covered what is in the tables now, with any `durability`.
+        Run `action` when a sync has covered the present tables, with any `durability`.
 
-        False: never, as the disk takes no writes now.
+        Return False if the disk accepts no writes now: `action` then never runs.
         """
         return self.committer.sync_soon((self._tables_log,), action)
 
     def fail(self, error: StoreError) -> None:
-        """The node must not go on with what is on the disk."""
+        """End the node, as its data on the disk must not be used further."""
         self._on_failed(error)
 
     @property
     def room(self) -> int:
-        """Bytes free for this process."""
+        """Return the free bytes for this process."""
         found = os.statvfs(self._data)
         return found.f_bavail * found.f_frsize
 
     @property
     def size(self) -> int:
-        """Bytes that all logs use, without space taken ahead."""
+        """Return the bytes of all logs, without preallocated space."""
         return sum(log.size for log in self._logs())
 
     def extents(self) -> dict[Path, int]:
-        """The written length of each file that logs append to; behind it is space taken ahead."""
+        """
+        Return the written length of each file that logs append to, without preallocated space.
+        """
         return dict(log.extent for log in self._logs() if log.extent is not None)
 
     def close(self) -> None:
-        """Write and sync everything; raises `StoreError`."""
+        """Write and sync all data; raises `StoreError`."""
         self.lived.note()
         try:
             self.committer.close()

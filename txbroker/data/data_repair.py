@@ -1,4 +1,4 @@
-"""SHELL: what `txbroker repair` does: cut damaged logs off where they are still good."""
+"""SHELL: implements `txbroker repair`: truncates damaged logs at their last good entry."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from txbroker.storage.recovery import (
 from txbroker.storage.segment import Segment, pack_segment, segment_path
 
 _MOST = 1 << 32
-"""Entries of one segment, at the most: so many batches, each with so many records."""
+"""The most entries of one segment: so many batches, each with so many records."""
 
 
 def repair(folder: Path) -> list[str]:
     """
-    Check all logs in and below `folder` from end to end; cut the damaged ones off at the last good
-    entry. Returns one line for each of them.
+    Check all logs in and below `folder` from end to end; truncate damaged ones.
 
-    What is cut off is kept in files `*.cut` beside the log. Numbers that it may hold are not given
-    again. Nobody else may use the folder meanwhile. Raises `StoreError`.
+    A log is truncated at its last good entry; its rest moves to files `*.cut` beside the log. Entry
+    numbers that the rest may hold are not reused. Return one line for each damaged log or file. No
+    other process may use the folder meanwhile. Raises `StoreError`.
     """
     lines: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
@@ -55,13 +55,13 @@ def _repair_log(folder: Path) -> list[str]:
         return []
     good, bad = scans[:fault], [] if fault is None else scans[fault:]
     if bad and bad[0].has_head:
-        good.append(bad[0])  # its beginning is good, if it has any
+        good.append(bad[0])  # its beginning is good, unless it is empty
     following = _following(good, bad)
     highest = max(latest + _MOST if is_missing else 0, following, *(scan.highest for scan in bad))
     begun = good[-1].segment.first if good else 0
     if highest > following or not good:
-        # Before anything is cut off: after a crash in between nothing else would tell how far the
-        # numbers have come.
+        # The empty segment must precede the cut: after a crash in between, no other file would name
+        # the highest used number.
         begun = _begin_at(folder, good[-1].segment if good else None, following, highest)
     lines = _cut_off(bad, following)
     if is_missing:
@@ -73,14 +73,16 @@ def _repair_log(folder: Path) -> list[str]:
 
 
 def _following(good: list[SegmentScan], bad: list[SegmentScan]) -> int:
-    """The number behind the last good entry."""
+    """Return the number behind the last good entry."""
     if good:
         return good[-1].next
     return bad[0].next if bad else 1
 
 
 def _cut_off(bad: list[SegmentScan], following: int) -> list[str]:
-    """Move what stands behind the last good entry aside; of the first segment only what is bad."""
+    """
+    Move everything behind the last good entry aside; the first segment loses its bad rest only.
+    """
     if not bad:
         return []
     lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
@@ -95,7 +97,7 @@ def _cut_off(bad: list[SegmentScan], following: int) -> list[str]:
 
 
 def _keep_rest(scan: SegmentScan) -> list[str]:
-    """Move what stands behind the last good entry of a segment into a file of its own."""
+    """Move the rest of a segment behind its last good entry into a file of its own."""
     path, size = scan.segment.path, scan.size - scan.position
     if not size:
         return []
@@ -121,8 +123,9 @@ def _free_name(path: Path) -> Path:
 
 def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> int:
     """
-    An empty segment, durably, so that the log goes on with the number `first`, or a higher one
-    where a segment has that name; returns the number.
+    Create an empty segment durably, so that the log continues with the number `first`; return it.
+
+    The number is higher if a segment of that name exists.
     """
     while segment_path(folder, first).exists():
         first += 1
@@ -132,6 +135,7 @@ def _begin_at(folder: Path, before: Segment | None, following: int, first: int) 
         previous=before.first if before else 0,
         follows=following if before else first,
     )
-    # With its header at once: one without reads as torn, and hides that others are missing.
+    # The header is written at once: a segment without one reads as torn, and hides that others are
+    # missing.
     atomic_file.replace(segment.path, [pack_segment(segment)])
     return first

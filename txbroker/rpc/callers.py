@@ -1,17 +1,19 @@
-"""How many calls each host has under way: no host takes the places of all others."""
+"""
+Limits the concurrent calls of each host: otherwise one host would use the places of all others.
+"""
 
 from __future__ import annotations
 
 
 class Callers:
-    """Calls by host, at most `most` of each."""
+    """Concurrent calls by host, at most `most` of each."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._calls: dict[str, int] = {}
 
     def enter(self, peer: str) -> bool:
-        """A call of this connection begins; False: its host has as many as it may have."""
+        """Begin a call of this connection; return False if its host is at the limit."""
         host = _host_of(peer)
         calls = self._calls.get(host, 0)
         if calls >= self._most:
@@ -20,7 +22,7 @@ class Callers:
         return True
 
     def leave(self, peer: str) -> None:
-        """A call that began has ended."""
+        """End a call that has begun."""
         host = _host_of(peer)
         self._calls[host] -= 1
         if not self._calls[host]:
@@ -28,5 +30,5 @@ class Callers:
 
 
 def _host_of(peer: str) -> str:
-    """Without the port, which is another one for each connection."""
+    """Return the host without the port, which differs for each connection."""
     return peer.rpartition(":")[0]

@@ -1,8 +1,9 @@
 """
 SHELL: gRPC channels to other nodes' control planes, one for each address.
 
-A call names the node that it is for, where the caller knows it. Another node at that address
-refuses the call: else its "not mine" would pass for the word of the node that had the address.
+A call names the node that it is for, if the caller knows the node. Another node at that address
+refuses the call. Otherwise its "not mine" would count as the answer of the node that had the
+address before.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ if TYPE_CHECKING:
     from txbroker.v1.directory_pb2_grpc import DirectoryAsyncStub
 
 CALLS = 4_000
-"""Calls and streams that a node serves at once: three of each of a thousand nodes, and others."""
+"""
+The most concurrent calls and streams of a node: three of each of a thousand nodes, and others.
+"""
 
 CALLS_OF_HOST = 2_000
-"""The same of one host: a flood from there leaves places for others."""
+"""The most concurrent calls of one host: a flood from one host leaves places for others."""
 
 STREAMS = 200
-"""The same of one connection."""
+"""The most concurrent calls of one connection."""
 
 OPTIONS = (
-    # A cut and its healing are to be noticed within seconds, not minutes. A ping costs both ends
-    # more than a millisecond: where a join stream shows signs of life there is none.
+    # A network cut and its end must be noticed within seconds, not minutes. A ping costs both ends
+    # more than a millisecond, so a connection with a join stream's signs of life gets none.
     ("grpc.keepalive_time_ms", 3_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -48,7 +51,7 @@ OPTIONS = (
     ("grpc.max_send_message_length", LARGEST),
     # Two nodes in one process must not share a connection.
     ("grpc.use_local_subchannel_pool", 1),
-    # Nobody compresses: 0.6 MB on the wire became 2.7 GB of memory.
+    # No message is compressed: 0.6 MB on the wire became 2.7 GB of memory.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.enable_http_proxy", 0),
 )
@@ -59,29 +62,29 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", STREAMS),
-    # Of each stream so much comes before it is read, and not megabytes where one sends fast.
+    # Bytes of each stream that gRPC reads ahead: without this, a fast sender would fill megabytes.
     ("grpc.http2.lookahead_bytes", 16 * 1024),
     ("grpc.http2.bdp_probe", 0),
 )
 
 STRANGER = "another node has this address: "
-"""How the refusal of a call for another node begins; that node's name follows."""
+"""Prefix of the refusal of a call for another node; this node's name follows."""
 
 LIMIT = 1_000
-"""Channels kept; the one that was not used for longest goes."""
+"""The most open channels; beyond that the least recently used channel is dropped."""
 
 CALL_TIMEOUT = 2.0
 """Seconds that a node has for an answer."""
 
 
 _ADDRESSEE = "txbroker-node-bin"
-"""Metadata of a call: the name of the node that it is for."""
+"""Metadata of a call: the name of the node that the call is for."""
 
 _Stubs: TypeAlias = "tuple[grpc.aio.Channel, ControlAsyncStub, DirectoryAsyncStub]"
 
 
 class Channels:
-    """Stubs by address (host:port); names are resolved by gRPC at each connect."""
+    """Stubs by address (host:port); gRPC resolves names at each connect."""
 
     def __init__(self) -> None:
         self._channels: OrderedDict[str, _Stubs] = OrderedDict()
@@ -92,7 +95,7 @@ class Channels:
         return len(self._channels)
 
     def stub(self, address: str, node: str = "") -> ControlAsyncStub:
-        """The stub for a node's control plane; `node`: no other node is to answer."""
+        """Return the stub for a node's control plane; `node`: other nodes must refuse the calls."""
         channel, control, _ = self._stubs(address)
         if not node:
             return control
@@ -107,7 +110,7 @@ class Channels:
         return known
 
     def directory(self, address: str) -> DirectoryAsyncStub:
-        """The stub for a node's client directory."""
+        """Return the stub for a node's client directory."""
         return self._stubs(address)[2]
 
     def _stubs(self, address: str) -> _Stubs:
@@ -124,7 +127,7 @@ class Channels:
         return known
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all channels."""
         channels, self._channels = self._channels, OrderedDict()
         self._addressed.clear()
         for channel, *_ in channels.values():
@@ -136,7 +139,7 @@ _make_directory_stub: Callable[[Any], Any] = DirectoryStub
 
 
 def stranger_in(error: BaseException) -> str | None:
-    """The node that has refused a call for another one; None: the call failed otherwise."""
+    """Return the node that refused a call for another node; None: the call failed otherwise."""
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
     is_refusal = details is not None and details.startswith(STRANGER)
     return details.removeprefix(STRANGER) if details and is_refusal else None
@@ -144,8 +147,9 @@ def stranger_in(error: BaseException) -> str | None:
 
 class _Checked:
     """
-    A channel, as far as stubs use one. An answer that no honest node gives is none: the call has
-    failed. What comes on a stream is checked where it is read.
+    A channel that checks answers, with the methods that stubs use.
+
+    A dishonest answer fails the call. Messages of a stream are checked when they are read.
     """
 
     def __init__(self, channel: PiecedChannel) -> None:
@@ -171,8 +175,9 @@ async def _checked(call: Callable[..., Awaitable[Any]], *args: Any, **options: A
 
 class Doorkeeper(grpc.aio.ServerInterceptor):
     """
-    Refuses calls that are for a node of another name than `node`, and those that ask what no honest
-    node asks. What comes on a stream is checked where it is read.
+    Refuses calls for nodes of another name than `node`, and dishonest requests.
+
+    Messages of a stream are checked when they are read.
     """
 
     def __init__(self, node: str) -> None:
@@ -209,7 +214,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):
 
 
 def _checking(handler: Any) -> Any:
-    """A handler of a call whose question is checked first."""
+    """Return a handler that checks the request first."""
 
     async def ask(request: Any, context: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Wire messages to our values and back."""
+"""Converts between wire messages and values of zones and links."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from txbroker.v1 import link_pb2, types_pb2
 
 
 def cut_to_wire(cut: ZoneCut) -> types_pb2.Cut:
-    """A cut as the wire has it."""
+    """Convert a cut to its wire message."""
     return types_pb2.Cut(apex=cut.apex, epoch=cut.epoch, node=cut.node, grpc=cut.grpc)
 
 
 def cut_from_wire(cut: types_pb2.Cut) -> ZoneCut:
-    """A cut as we have it."""
+    """Convert a wire message to a cut."""
     return ZoneCut(apex=cut.apex, epoch=cut.epoch, node=cut.node, grpc=cut.grpc)
 
 
 def claim_to_wire(apex: str, processed: StreamPosition | None) -> link_pb2.Claim:
-    """A claim as the wire has it."""
+    """Convert a claim to its wire message."""
     if processed is None:
         return link_pb2.Claim(apex=apex)
     return link_pb2.Claim(apex=apex, epoch=processed.epoch, offset=processed.offset)
 
 
 def claims_from_wire(claims: Iterable[link_pb2.Claim], epoch: int) -> dict[str, int | None]:
-    """Claims with what of the owner's present epoch is processed."""
+    """Convert claims; each gets the last processed offset of the owner's present epoch, or None."""
     return {claim.apex: claim.offset if claim.epoch == epoch else None for claim in claims}
 
 
 def key_from_mark(mark: types_pb2.Mark) -> MarkKey:
-    """Which stream a mark is about."""
+    """Return the stream that a mark is for."""
     return (mark.edge, mark.incarnation, mark.zone, mark.stream)
 
 
 def mark_to_wire(key: MarkKey, sequence: int) -> types_pb2.Mark:
-    """A mark as the wire has it."""
+    """Convert a mark to its wire message."""
     edge, incarnation, zone, stream = key
     return types_pb2.Mark(
         edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
@@ -47,7 +47,7 @@ def mark_to_wire(key: MarkKey, sequence: int) -> types_pb2.Mark:
 
 
 def holders_from_wire(low_water: link_pb2.LowWater) -> dict[JournalId, tuple[JournalHolder, ...]]:
-    """The sessions that hold back most, by part; of a liar's list the first ones."""
+    """Return the holders of the most records by part; a dishonest list is cut to its first ones."""
     return {
         JournalId(mark.zone, mark.epoch): tuple(
             JournalHolder(one.client_id, one.offset) for one in mark.holders[:HOLDERS]

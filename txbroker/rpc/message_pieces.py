@@ -1,9 +1,9 @@
 """
-A gRPC message that is larger than 4 MiB, in pieces; both ends.
+A gRPC message of more than 4 MiB in pieces; both ends.
 
-What may be larger grows with the data: a payload, the cuts of a zone, the filters of a session. A
-piece begins with a byte with which no message of protobuf begins, and says how much is to come: so
-a message that is too large is refused at its first piece.
+Large messages grow with the data: a payload, the cuts of a zone, the filters of a session. A piece
+begins with a byte that begins no message of protobuf, and states the bytes to come. So the first
+piece suffices to refuse a message that is too large.
 """
 
 from __future__ import annotations
@@ -16,37 +16,39 @@ from txbroker.model.errors import PeerError
 MIB = 1 << 20
 
 LARGEST = 4 * MIB
-"""Bytes of a gRPC message, each way."""
+"""The most bytes of a gRPC message, in each direction."""
 
 LARGEST_WHOLE = 320 * MIB
-"""Bytes of what comes in pieces: the largest message of MQTT, and what goes along with it."""
+"""The most bytes of a message in pieces: the largest message of MQTT, and its additions."""
 
 LARGEST_OF_STRANGER = 16 * MIB
-"""The same of a call that was not let in: no authentication tells whose it is."""
+"""
+The most bytes of such a message in a call that was not let in: no authentication names its sender.
+"""
 
 TOGETHER = 384 * MIB
-"""Bytes of all that is being put together at a node."""
+"""The most bytes of all incomplete messages at a node."""
 
 TOGETHER_OF_STRANGERS = 32 * MIB
-"""The same of calls that were not let in."""
+"""The most bytes of incomplete messages in calls that were not let in."""
 
 ANNOUNCEMENT = "txbroker-pieces"
-"""Metadata of a call, and of its answer: whoever sends it takes pieces."""
+"""Metadata of a call and of its answer: the sender accepts pieces."""
 
 UPGRADE = "use one version of txbroker for both"
 
 _PIECE = MIB
 _SMALLEST = 64 * 1024
-_MARK = b"\x07"  # field 0 of type 7: there is neither
+_MARK = b"\x07"  # field 0 of type 7: neither exists
 _HEAD = Struct("<cQ")
 
 
 class PieceRoom:
     """
-    Bytes that may be under way together, in all that shares it.
+    The bytes of incomplete messages, shared by several calls.
 
-    `drops_oldest`: what began first goes when there is no room. Else a stranger whose messages
-    never end would hold all of it.
+    `drops_oldest`: at the limit the oldest message is dropped. Otherwise strangers whose messages
+    never end would use all bytes.
     """
 
     def __init__(self, limit: int, *, drops_oldest: bool = False) -> None:
@@ -55,7 +57,7 @@ class PieceRoom:
         self._users: dict[WholeMessage, int] = {}
 
     def take(self, user: WholeMessage, size: int) -> None:
-        """Raises `PeerError` where there is no room."""
+        """Reserve bytes for a message; raises `PeerError` if the limit is reached."""
         if self._drops_oldest:
             for other in list(self._users):
                 if size <= self._left:
@@ -68,15 +70,15 @@ class PieceRoom:
         self._users[user] = self._users.get(user, 0) + size
 
     def free(self, user: WholeMessage) -> None:
-        """All that was taken."""
+        """Release all bytes of a message."""
         self._left += self._users.pop(user, 0)
 
 
 class WholeMessage:
     """
-    Puts the messages of one call together again; at most `largest` bytes each, within `room`.
+    Joins the pieces of one call's messages, at most `largest` bytes each, within `room`.
 
-    `close` it with the call, or what has come of a message keeps its room.
+    `close` it with the call: otherwise an incomplete message holds its bytes in `room`.
     """
 
     def __init__(self, room: PieceRoom, largest: int) -> None:
@@ -87,12 +89,14 @@ class WholeMessage:
         self._is_dropped = False
 
     def allow(self, room: PieceRoom, largest: int) -> None:
-        """From the next message on."""
+        """Set the room and the limit from the next message on."""
         self.close()
         self._room, self._largest = room, largest
 
     def add(self, message: bytes) -> bytes | None:
-        """The message that is complete with this one; None: more is to come. Raises `PeerError`."""
+        """
+        Add a piece; return the completed message, or None if more is to come. Raises `PeerError`.
+        """
         if self._is_dropped:
             raise PeerError("others came after it, and there was no room; try again later")
         if not message.startswith(_MARK):
@@ -111,17 +115,17 @@ class WholeMessage:
         return whole
 
     def close(self) -> None:
-        """Forget what has come of a message."""
+        """Discard an incomplete message."""
         self._room.free(self)
         self._pieces, self._to_come = [], 0
 
     def drop(self) -> None:
-        """Forget it, and refuse what comes after it."""
+        """Discard an incomplete message and refuse all later pieces."""
         self.close()
         self._is_dropped = True
 
     def _check(self, piece: bytes) -> int:
-        """What is to come, with this one."""
+        """Return the bytes to come, this piece included."""
         if len(piece) <= _HEAD.size:
             raise PeerError("a piece of a message is empty")
         to_come: int = _HEAD.unpack_from(piece)[1]
@@ -136,7 +140,7 @@ class WholeMessage:
 
 
 def split(message: bytes) -> Iterator[bytes]:
-    """Its pieces, each a message of its own."""
+    """Yield the pieces of a message, each a gRPC message of its own."""
     view = memoryview(message)
     for start in range(0, len(view), _PIECE):
         yield _HEAD.pack(_MARK, len(view) - start) + view[start : start + _PIECE]

@@ -1,9 +1,10 @@
 """
-SHELL: gRPC calls whose messages may be larger than 4 MiB; they travel in pieces (`pieces`).
+SHELL: gRPC calls whose messages may exceed 4 MiB; large messages travel in pieces
+(`message_pieces`).
 
-A unary call and one that streams are the same on the wire. So a call of either kind is served, and
-made, as one that streams. Nodes that know no pieces see no difference while messages are small.
-What is larger is refused in one line, on both sides.
+A unary call and a streaming call are the same on the wire. So each call is served and made as a
+streaming one. A node without pieces sees no difference while messages are small. Both sides refuse
+larger messages to such a node in one line.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 Code = Callable[[Any], Any]
 
 ANSWER_WAIT = 2.0
-"""Seconds that a caller waits to hear whether pieces are taken."""
+"""Seconds that a caller waits to hear whether the other side accepts pieces."""
 
 _TAKES: Metadata = ((ANNOUNCEMENT, "takes"),)
 _SENDS: Metadata = ((ANNOUNCEMENT, "sends"),)
-"""A caller that sends pieces has to hear first that they are taken."""
+"""A caller that sends pieces must first hear that the other side accepts them."""
 
 _EOF: Any = grpc.aio.EOF
 
 
 def same(message: Any) -> Any:
-    """Of a handler or a stub that reads and writes bytes."""
+    """Return the message: the codec of a handler or stub that reads and writes bytes."""
     return message
 
 
@@ -71,7 +72,7 @@ def _not_taken(size: int, other: str) -> str:
 
 
 class PiecedChannel:
-    """A channel, as far as stubs use one; `metadata` goes with each call."""
+    """A channel with the methods that stubs use; each call carries `metadata`."""
 
     def __init__(self, channel: grpc.aio.Channel, room: PieceRoom, metadata: Metadata = ()) -> None:
         self._channel = channel
@@ -79,7 +80,7 @@ class PiecedChannel:
         self._metadata = metadata
 
     def unary_unary(self, path: str, **codes: Any) -> Any:
-        """One request, one reply."""
+        """Return a call with one request and one reply."""
         method = self._method(path, codes)
 
         async def call(request: Any, *, timeout: float | None = None) -> Any:
@@ -95,7 +96,7 @@ class PiecedChannel:
         return call
 
     def unary_stream(self, path: str, **codes: Any) -> Any:
-        """One request, a stream of replies."""
+        """Return a call with one request and a stream of replies."""
         method = self._method(path, codes)
 
         async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:
@@ -109,7 +110,7 @@ class PiecedChannel:
         return call
 
     def stream_stream(self, path: str, **codes: Any) -> Any:
-        """Two streams."""
+        """Return a call with two streams."""
         return self._method(path, codes).open
 
     def _method(self, path: str, codes: dict[str, Any]) -> _Method:
@@ -125,7 +126,9 @@ class PiecedChannel:
 
 @attrs.frozen(kw_only=True)
 class _Method:
-    """A method of a stub: `small` sends one message as it is, `any_size` as many as it takes."""
+    """
+    A method of a stub: `small` sends one message whole, `any_size` sends any number of pieces.
+    """
 
     small: Any
     any_size: Any
@@ -135,12 +138,12 @@ class _Method:
     room: PieceRoom
 
     def open(self, *, timeout: float | None = None) -> PiecedCall:
-        """Call it; what is sent comes later."""
+        """Begin a call without a message."""
         metadata = grpc.aio.Metadata(*self.metadata, *_SENDS)
         return PiecedCall(self.any_size(timeout=timeout, metadata=metadata), self)
 
     async def ask(self, request: Any, timeout: float | None) -> PiecedCall:
-        """Call it with one message."""
+        """Begin a call with one message."""
         data = self.encode(request)
         if len(data) <= LARGEST:
             metadata = grpc.aio.Metadata(*self.metadata, *_TAKES)
@@ -156,7 +159,7 @@ class _Method:
 
 
 class PiecedCall:
-    """A call to another node; `cancel` it when it is done with."""
+    """A call to another node; `cancel` it after use."""
 
     def __init__(self, call: Any, method: _Method) -> None:
         self._call = call
@@ -164,7 +167,7 @@ class PiecedCall:
         self._whole = WholeMessage(method.room, LARGEST_WHOLE)
 
     async def read(self, patience: float | None = None) -> Any:
-        """The next message, or EOF; `patience`: the seconds that one piece may take."""
+        """Return the next message or EOF; `patience`: the seconds that one piece may take."""
         try:
             return await _read(self._call, self._whole, self._method.decode, patience)
         except PeerError as error:
@@ -172,27 +175,27 @@ class PiecedCall:
             raise _too_large(str(error)) from None
 
     async def write(self, message: Any, patience: float | None = None) -> None:
-        """Send a message; `patience` as above."""
+        """Send a message; `patience`: the seconds that one piece may take."""
         await self.send(self._method.encode(message), patience)
 
     async def send(self, data: bytes, patience: float | None) -> None:
-        """Send a message that is bytes already."""
+        """Send an encoded message."""
         if len(data) > LARGEST and not await self._is_taken():
             self.cancel()
             raise _too_large(_not_taken(len(data), "node"))
         await _write(self._call, data, patience)
 
     async def done_writing(self) -> None:
-        """Nothing more comes."""
+        """Close the sending side of the call."""
         await self._call.done_writing()
 
     def cancel(self) -> None:
-        """No more of it."""
+        """Cancel the call and discard an incomplete message."""
         self._whole.close()
         self._call.cancel()
 
     async def _is_taken(self) -> bool:
-        """True if the other side has said that it takes pieces."""
+        """True if the other side has announced that it accepts pieces."""
         try:
             said = await asyncio.wait_for(self._call.initial_metadata(), ANSWER_WAIT)
         except TimeoutError:
@@ -205,8 +208,9 @@ class PiecedCall:
 
 class Pieces(grpc.aio.ServerInterceptor):
     """
-    Serves all calls so that their messages may come, and go, in pieces; at most `calls_of_host` of
-    one host at once.
+    Serves all calls so that their messages may come and go in pieces.
+
+    One host has at most `calls_of_host` concurrent calls.
     """
 
     def __init__(self, counters: Counters, calls_of_host: int) -> None:
@@ -237,7 +241,7 @@ class Pieces(grpc.aio.ServerInterceptor):
 
 
 class _Served:
-    """A call that is served; to its handler it is the context."""
+    """A served call; the handler uses it as its context."""
 
     def __init__(self, method: str, context: Any, handler: Any, shared: Pieces) -> None:
         self._method = method
@@ -249,7 +253,8 @@ class _Served:
         self._whole = WholeMessage(shared.strangers, LARGEST_OF_STRANGER)
         self._said = ""
         self._is_begun = False
-        self._counted = ""  # the connection that it counts for: a call that is over names another
+        # the counted connection: after the call's end `peer` returns another name
+        self._counted = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -280,11 +285,11 @@ class _Served:
             await handler.unary_stream(request, self)
 
     def let_in(self) -> None:
-        """The other side is one that this node knows: from now on it may send as much as any."""
+        """Allow the largest messages, as the caller is a node that this node knows."""
         self._whole.allow(self._shared.let_in, LARGEST_WHOLE)
 
     async def read(self, patience: float | None = None) -> Any:
-        """The next message, or EOF; `patience`: the seconds that one piece of it may take."""
+        """Return the next message or EOF; `patience`: the seconds that one piece may take."""
         try:
             if self._is_begun:
                 return await self._read(patience)
@@ -298,14 +303,14 @@ class _Served:
             await self._refuse("no request came in time, or others came after it; try again")
 
     async def write(self, message: Any, patience: float | None = None) -> None:
-        """Send a message; `patience` as above."""
+        """Send a message; `patience`: the seconds that one piece may take."""
         data = self._encode(message)
         if len(data) > LARGEST and not self._said:
             await self._refuse(_not_taken(len(data), "caller"))
         await _write(self._context, data, patience)
 
     def close(self) -> None:
-        """The call has ended."""
+        """End the call."""
         self._whole.close()
         if self._counted:
             self._shared.callers.leave(self._counted)

@@ -1,8 +1,8 @@
 """
-SHELL: the requests that callers are about to send, of which a node reads few at once.
+SHELL: limits the number of requests that a node reads at once.
 
-gRPC buffers a message up to 4 MiB as soon as it is read. Without a bound, 500 calls whose requests
-never end took a node to 1.5 GB.
+gRPC buffers a message up to 4 MiB once its read begins. Without a bound, 500 calls with unfinished
+requests took a node to 1.5 GB.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from txbroker.runtime.rotation import Rotation
 T = TypeVar("T")
 
 AT_ONCE = 24
-"""Requests that are read at the same time."""
+"""The most requests that are read at the same time."""
 
 GRACE = 0.1
-"""Seconds that a request has in any case; then it ends if others wait."""
+"""Seconds that each request has; then its read ends if other requests wait."""
 
 REQUEST_WAIT = 10.0
-"""Seconds that it has when nobody waits."""
+"""Seconds that a request has if no other request waits."""
 
 
 class RequestQueue:
-    """Who reads, the oldest first; and who waits, by connection, so that each has its turn."""
+    """The reads under way, oldest first, and the waiting ones by connection, in rotation."""
 
     def __init__(self) -> None:
         self._free = AT_ONCE
@@ -36,9 +36,9 @@ class RequestQueue:
 
     async def read(self, peer: str, read: Callable[[], Awaitable[T]]) -> T:
         """
-        What `read` returns, for the connection `peer`.
+        Run `read` for the connection `peer` when its turn comes; return its result.
 
-        Raises `TimeoutError` where it does not come in time.
+        Raises `TimeoutError` if the request does not come in time.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(REQUEST_WAIT):

@@ -1,8 +1,8 @@
 """
-SHELL: reading and writing gRPC's two-way streams, on either side, each step with a time limit.
+SHELL: reads and writes gRPC's two-way streams on either side, each step with a timeout.
 
-The stream objects of `pieced` have `read` and `write` on both sides, but the published types know
-only the iterator style; so the untyped part is kept to this file.
+The stream objects of `pieced_calls` have `read` and `write` on both sides, but the published types
+know only the iterator style. So the untyped part is confined to this module.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ _EOF: Any = grpc.aio.EOF
 STREAM_ERRORS = (
     grpc.aio.AioRpcError,
     grpc.aio.UsageError,
-    grpc.aio.InternalError,  # whoever was to get it is gone
+    grpc.aio.InternalError,  # the receiver is gone
     asyncio.InvalidStateError,  # a write to a call that has ended
     OSError,
     TimeoutError,
-    PeerError,  # what comes behind a lie is worth nothing
+    PeerError,  # messages behind a lie are worthless
 )
-"""What a broken stream raises."""
+"""Errors that a broken stream raises."""
 
 
 def open_stream(method: Any) -> Any:
-    """Call a stream method of a stub; the caller cancels the call when it is done with it."""
+    """Call a stream method of a stub; the caller cancels the call after use."""
     return method()
 
 
 async def read(stream: Any, timeout: float) -> Any:
     """
-    The next message; None at the end of the stream. Raises `TimeoutError` when nothing comes for
-    `timeout` s, and `PeerError` for one that no honest node sends. A large one comes in pieces.
+    Return the next message, possibly joined from pieces; None at the end of the stream.
+
+    Raises `TimeoutError` if no message or piece comes for `timeout` s, and `PeerError` for a
+    dishonest message.
     """
     message = await stream.read(timeout)
     if message is _EOF:
@@ -51,32 +53,35 @@ async def read(stream: Any, timeout: float) -> Any:
 
 
 async def write(stream: Any, message: Any, timeout: float) -> None:
-    """Send a message; raises `TimeoutError` when the other side takes nothing for `timeout` s."""
+    """Send a message; raises `TimeoutError` if the other side accepts no bytes for `timeout` s."""
     await stream.write(message, timeout)
 
 
 def let_in(context: Any) -> None:
-    """The caller of this stream is one that the node knows: its messages may be the largest."""
+    """Allow a stream's caller the largest messages, as this node knows the caller."""
     context.let_in()
 
 
 LONGEST_TEXT = 1_000
-"""Characters of another's text that go back to it: an error must not repeat 300 MB."""
+"""Characters of a peer's text that an error returns to it: an error must not repeat 300 MB."""
 
 
 def brief(text: str) -> str:
-    """The text, cut where it is longer than anybody reads."""
+    """Return the text, shortened to `LONGEST_TEXT` characters."""
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} in all)"
 
 
 async def unsaved(error: StoreError, context: Any) -> None:
-    """Nothing has changed, since it could not be made durable; the other side asks again."""
+    """
+    Abort a call whose change could not be made durable: nothing has changed, and the caller
+    retries.
+    """
     log.error("state.unsaved", reason=str(error))
     await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def describe(error: BaseException) -> str:
-    """An error of a call, for a log line."""
+    """Return an error of a call, for a log line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return error.details() or error.code().name
     if isinstance(error, TimeoutError):

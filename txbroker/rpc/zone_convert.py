@@ -1,4 +1,4 @@
-"""Handovers and what moves along with a zone, between the wire and our values."""
+"""Converts handovers and the state that moves with a zone, between the wire and values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire, key_from_mark,
 from txbroker.v1 import control_pb2, types_pb2
 
 Needs = dict[str, dict[JournalId, int]]
-"""By edge and part: what its sessions need lies above the offset."""
+"""By edge and part: the offset above which the edge's sessions need records."""
 
 
 def snapshot_to_wire(part: ZoneSnapshot) -> control_pb2.Snapshot:
-    """A part of a zone's state as the wire has it."""
+    """Convert a part of a zone's state to its wire message."""
     retained = [
         control_pb2.Retained(topic=m.topic, payload=m.payload, qos=m.qos) for m in part.retained
     ]
@@ -37,7 +37,7 @@ def snapshot_to_wire(part: ZoneSnapshot) -> control_pb2.Snapshot:
 
 
 def snapshot_from_wire(part: control_pb2.Snapshot) -> ZoneSnapshot:
-    """A part of a zone's state as we have it."""
+    """Convert a wire message to a part of a zone's state."""
     return ZoneSnapshot(
         retained=tuple(
             Message(r.topic, r.payload, min(r.qos, 2), True) for r in part.retained if not r.cleared
@@ -53,7 +53,7 @@ def snapshot_from_wire(part: control_pb2.Snapshot) -> ZoneSnapshot:
 
 
 def checked_snapshot(part: control_pb2.Snapshot, apex: str) -> ZoneSnapshot:
-    """A part of the state of this zone, as another node says; raises `PeerError`."""
+    """Convert and check a part of this zone's state from another node; raises `PeerError`."""
     check(part)
     snapshot = snapshot_from_wire(part)
     check_snapshot(apex, snapshot)
@@ -61,7 +61,7 @@ def checked_snapshot(part: control_pb2.Snapshot, apex: str) -> ZoneSnapshot:
 
 
 def subtree_to_wire(subtree: DelegationState) -> control_pb2.Subtree:
-    """What is known of the delegations below an apex, as the wire has it."""
+    """Convert the state of delegations below an apex to its wire message."""
     return control_pb2.Subtree(
         delegations=[
             control_pb2.Delegation(
@@ -76,7 +76,7 @@ def subtree_to_wire(subtree: DelegationState) -> control_pb2.Subtree:
 
 
 def subtree_from_wire(subtree: control_pb2.Subtree) -> DelegationState:
-    """What is known of the delegations below an apex, as we have it."""
+    """Convert a wire message to the state of delegations below an apex."""
     return DelegationState(
         delegations=tuple(
             Delegation(
@@ -91,18 +91,18 @@ def subtree_from_wire(subtree: control_pb2.Subtree) -> DelegationState:
 
 
 def place_to_wire(place: LogPosition) -> control_pb2.Predecessor:
-    """The end of a part, or a place in it, as the wire has it."""
+    """Convert the end of a part, or a position in it, to its wire message."""
     (zone, epoch), offset = place
     return control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
 
 
 def place_from_wire(place: control_pb2.Predecessor) -> LogPosition:
-    """The end of a part, or a place in it, as we have it."""
+    """Convert a wire message to the end of a part, or a position in it."""
     return LogPosition(JournalId(place.zone, place.epoch), place.offset)
 
 
 def passages_to_wire(passages: Iterable[EpochTransition]) -> list[control_pb2.Passage]:
-    """How topics went from part to part, as the wire has it."""
+    """Convert epoch transitions to their wire messages."""
     return [
         control_pb2.Passage(
             apex=passage.apex,
@@ -114,7 +114,7 @@ def passages_to_wire(passages: Iterable[EpochTransition]) -> list[control_pb2.Pa
 
 
 def passages_from_wire(passages: Iterable[control_pb2.Passage]) -> tuple[EpochTransition, ...]:
-    """How topics went from part to part, as we have it."""
+    """Convert wire messages to epoch transitions."""
     return tuple(
         EpochTransition(
             apex=passage.apex,
@@ -126,7 +126,7 @@ def passages_from_wire(passages: Iterable[control_pb2.Passage]) -> tuple[EpochTr
 
 
 def needs_to_wire(needs: Needs) -> list[control_pb2.Need]:
-    """What edges need of parts of the journal, as the wire has it."""
+    """Convert edges' needed offsets to their wire messages."""
     return [
         control_pb2.Need(edge=edge, zone=part.zone, epoch=part.epoch, offset=offset)
         for edge, places in needs.items()
@@ -135,7 +135,7 @@ def needs_to_wire(needs: Needs) -> list[control_pb2.Need]:
 
 
 def needs_from_wire(needs: Iterable[control_pb2.Need]) -> Needs:
-    """What edges need of parts of the journal, as we have it."""
+    """Convert wire messages to edges' needed offsets."""
     found: Needs = {}
     for entry in needs:
         found.setdefault(entry.edge, {})[JournalId(entry.zone, entry.epoch)] = entry.offset
@@ -143,10 +143,10 @@ def needs_from_wire(needs: Iterable[control_pb2.Need]) -> Needs:
 
 
 def ended_to_wire(epochs: dict[str, int]) -> list[types_pb2.Gone]:
-    """Epochs by apex, as the wire has them."""
+    """Convert epochs by apex to their wire messages."""
     return [types_pb2.Gone(apex=apex, epoch=epoch) for apex, epoch in epochs.items()]
 
 
 def ended_from_wire(ended: Iterable[types_pb2.Gone]) -> dict[str, int]:
-    """Epochs by apex, as we have them."""
+    """Convert wire messages to epochs by apex."""
     return {gone.apex: gone.epoch for gone in ended}
