@@ -1,6 +1,5 @@
 """
-The wills that a zone has accepted: each is accepted once, whichever node sends it (protocol rule
-25).
+The wills that a zone has accepted: each once, whichever node sends it (protocol rule 25).
 
 No node knows for certain that another node is dead. So several nodes may send a client's will, and
 the client's own node sends it when it is back. An accepted will leaves a mark like a publish
@@ -122,7 +121,7 @@ class AcceptedWills:
     def expect(self, will_after: float) -> None:
         """
         Set `own_for` by `will_after`: keepers send a will that many seconds after its node fell
-        silent, or somewhat later.
+        silent, or later.
         """
         self.own_for = max(OWN_FOR, int(2 * will_after * SECOND))
 

@@ -250,7 +250,7 @@ class Authority:
         if message.payload and self._has_room_for(message):
             self.retained.set(message)  # [MQTT-3.3.1-5]
         elif message.payload:
-            # Without room for the new value, the old value must go: it is no longer the topic's
+            # Without room for the new value, the old value must go: another value is the topic's
             # last one.
             self.on_not_retained()
             self.retained.remove(topic)

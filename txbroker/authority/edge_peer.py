@@ -2,7 +2,16 @@
 An edge, as the authority of a zone sees it.
 
 `EdgePort` sends to a connected edge, in one ordered stream. `EdgePeer` holds the state of an edge,
-connected or not.
+connected or not. Each subtree that an edge inherits from another owner passes three states:
+
+- unclaimed: the edge must first process the earlier owner's deliveries. Records behind the noted
+  offset wait.
+- claiming: the edge has claimed the subtree, and the waiting records are on their way.
+- live: the edge has processed the waiting records.
+
+`claim` (of a connecting edge) and `claim_more` (of a connected one) move a subtree from unclaimed
+to claiming; `forget_claims` ends the claim. A lost link changes no state, so the next link sends
+the waiting records again. A new process of the edge begins with all open claims unclaimed.
 """
 
 from __future__ import annotations
@@ -126,7 +135,9 @@ class EdgePeer:
             port.close(reason)
 
     def is_waiting_for(self, record: Record) -> bool:
-        """True if the record waits for a claim; a record from before the inheritance does not."""
+        """
+        True if the record waits for a claim; a record from before the inheritance does not wait.
+        """
         topic, offset = record.message.topic, record.offset
         return any(
             is_within(topic, apex) and (not offset or offset > start) and apex not in self.given

@@ -125,7 +125,8 @@ class EdgePeers:
         """
         Add an edge that came with a subtree; its deliveries of the subtree wait behind `offset`.
 
-        For a connected life, no other node's report on its being the last life counts.
+        A connected life stays, even if the interest names a later one: no other node knows better
+        which life is the last.
         """
         peer = self._known.get(interest.edge)
         if peer is None or peer.port is None or interest.incarnation < peer.incarnation:
@@ -218,7 +219,8 @@ class EdgePeers:
         """
         Replace the edge's interest, except for returned apexes that the edge has not heard of.
 
-        The edge withdrew its filters there when the apexes left, and the apexes brought them back.
+        The edge withdrew its filters there when the apexes left. The apexes brought these filters
+        back.
         """
         kept = peer.filters & self._touching(unheard)
         self.set_filters(peer, kept | set(filters))

@@ -1,8 +1,16 @@
 """
 The registry of a zone's edges: their links, positions, claims and interests.
 
-An edge that reconnects may be behind. An edge may also have inherited a subtree from another owner:
-a claim must come before the subtree's records. Live delivery is the `Authority`'s.
+An edge passes these states; live delivery is the `Authority`'s:
+
+- `expect`: a new link replaces the edge's earlier link, so the marks in the answer are final.
+- `connect`: once earlier publishes are durable, the edge is connected and reads its catch-up.
+- `sync`, `on_claimed`: a connected edge changes its interest, claims a subtree, and ends the claim.
+- `disconnect`: the edge is away; its interest stays, so that the edge can resume.
+- `forget`: a command removed the edge from the members.
+
+An edge that reconnects may be behind. An inherited subtree must be claimed before the edge gets its
+records.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class RetainedMessages:
     """
     The retained messages by topic.
 
-    `size`: the bytes of all topics and payloads. `keep`: stores a long value outside of memory.
+    `size`: the bytes of all topics and payloads. `keep`: returns a value as stored, in memory or,
+    if long, in the value file.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,13 @@ The transfer of a zone's subtrees, or of all the zone, to another node and back.
 
 The transfer applies each step to the zone of the present owner. `HandoverSource` defines the moved
 state; `delegation` and the control plane decide when a step is safe. A fenced subtree accepts no
-publish until another node owns it, or this node serves it again.
+publish. The steps:
+
+- away: `prepare` begins the bulk copy, and the subtree stays served. `fence` parks publishes and
+  interests. `complete` announces the cut after the parent's commit; `roll_back` serves the subtree
+  on.
+- back: `hold` fences the returned subtree while its edges claim it. `let_go` serves the subtree.
+- `reclaim`: a lost node's subtree comes back without state, and is served at once.
 """
 
 from __future__ import annotations

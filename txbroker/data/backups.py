@@ -144,7 +144,7 @@ def restored(state: NodeState, now: float) -> NodeState:
     """
     Return the state for a start with a copy; `now` in UTC seconds.
 
-    The zone may have an owner or another epoch by now, so a node with a parent serves only after
+    The zone may have an owner or another epoch by now. So a node with a parent serves only after
     the parent's grant.
     """
     return attrs.evolve(

@@ -118,7 +118,7 @@ class DataDirectory:
         Read the next records of QoS 1 and 2 of a part above `after` and up to `through`.
 
         The scan covers the first `limit` records of any QoS, and skips a hole up to `bound`.
-        Corrupt records end the node: it never serves silently truncated data.
+        Corrupt records end the node: a node never serves silently truncated data.
         """
         if part.log.written < max(through, bound):
             # Without this write, the read below would skip unwritten records as a hole.

@@ -127,7 +127,7 @@ class DelegationTable:
         """Return the delegation at exactly this apex."""
         return self._delegations.get(apex)
 
-    # from the control plane: what is known
+    # from the control plane: queries
 
     def epoch_of(self, apex: str) -> int:
         """Return the greatest epoch seen of an apex; 0 if the apex was never delegated."""
@@ -178,7 +178,7 @@ class DelegationTable:
             passages=tuple(passage for passage in self._passages if passage.concerns(apex)),
         )
 
-    # from the control plane: what changes
+    # from the control plane: changes
 
     def commit(self, cut: ZoneCut, below: Iterable[ZoneCut] = (), since: int = 0) -> None:
         """Put the delegation in force; delegations inside the cut leave this table."""

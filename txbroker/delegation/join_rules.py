@@ -1,18 +1,19 @@
 """
-What a parent answers to a node that asks for a zone.
+The rules by which a parent answers a node that asks for a zone.
 
 All rules compare epochs, never times:
 
 - A node keeps the zone at the delegation's epoch if the node has the data of that epoch. The node
-  has served the epoch (`last_epoch`), or confirmed a handover whose end it missed (`prepared`).
+  has served the epoch (`last_epoch`), or has confirmed a handover without hearing of its end
+  (`prepared`).
 - A node with a restored copy of such data gets an epoch above all that either side has seen. The
   node's lives since the copy have assigned offsets of the epoch that the copy knows.
 - A node with less data gets no grant until an operator reclaims the zone. Its `data` is empty or
-  older than the last handover of the zone to it. Such a node would hide acknowledged messages
+  older than the last handover of the zone to it. A grant would hide acknowledged messages
   (contract, starting and stopping).
-- A node may have held an epoch that ended without the node's own hand-back. Such a node may have
-  accepted messages that no other node has. The node keeps them as a branch, and a command settles
-  the branch (protocol rule 15).
+- A node may have held an epoch that ended without the node's own hand-back. Messages that no other
+  node has may be in that epoch. The node keeps them as a branch, and a command settles the branch
+  (protocol rule 15).
 - A zone without an owner is handed over at an epoch above all that either side has seen.
 
 A decision changes no state; the caller stores the table before it acts on an answer.

@@ -41,8 +41,8 @@ class LedgerKind(enum.IntEnum):
 
     PASSAGE = 5
     """
-    The topics within the apex `filter` moved from the part `left` to `part`. They left `left`
-    behind its offset `through`, and continue in `part` behind `offset`.
+    Topics within the apex `filter` moved from the part `left` to `part`. Their last offset in
+    `left` is `through`, and the topics continue in `part` behind `offset`.
     """
 
     GAP = 6

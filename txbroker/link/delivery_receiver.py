@@ -207,9 +207,7 @@ class DeliveryReceiver:
             raise LinkError(f"topic {topic[:100]!r} is not of zone {self._route.apex!r}")
 
     def _is_claimed(self, topic: str, offset: int) -> bool:
-        """
-        True if the topic is claimed, and the offset lies before the begin of a cut's new owner.
-        """
+        """True if the topic is claimed, and no cut's new owner begins before the offset."""
         if self._kind != link_pb2.Batch.CATCH_UP:
             return False
         part, zones = JournalId(self._route.apex, self.epoch), self._edge.zones

@@ -184,8 +184,8 @@ class Dialer:
         pause = FIRST_PAUSE
         try:
             # A call that has just failed swallows the cancellation by `disconnect`. Without this
-            # check the task would dial on for a forgotten zone, and take the links of the zone's
-            # present route for ever.
+            # check the task would dial on for a forgotten zone, and would block the zone's present
+            # route for ever.
             while self._is_dialed_here(route) and route.is_needed and route.cut is not None:
                 self._edge.on_connecting(route)
                 try:

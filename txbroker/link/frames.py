@@ -66,7 +66,7 @@ class FrameReader:
 
     A message that a node has accepted from its client passes every link, whatever `limits.packet`
     is at other nodes. Otherwise its clients would lose a refused message, or the link would resend
-    it for ever. `max_frame` bounds the frames of an unidentified peer.
+    the message for ever. `max_frame` bounds the frames of an unidentified peer.
     """
 
     def __init__(self, max_frame: int = LARGEST) -> None:

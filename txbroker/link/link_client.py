@@ -147,7 +147,7 @@ class LinkClient:
 
     @property
     def may_speak(self) -> bool:
-        """True: the dialing end may speak from the first byte on."""
+        """True if this end may send frames: the dialing end may do so from the first byte on."""
         return True
 
     def beat(self) -> None:
@@ -352,7 +352,8 @@ class LinkClient:
         on.
         """
         if claims:
-            # A confirmation on an earlier link may have been lost, so it is sent again.
+            # Claims of an earlier link are confirmed again: that link may have lost the
+            # confirmation.
             claimed = link_pb2.Claimed(apexes=sorted(claims))
             told = encode_frame(LinkFrame(claimed=claimed))
             self._edge.on_claimed(self._route, claims, lambda: self._write(told))

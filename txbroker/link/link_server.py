@@ -57,8 +57,8 @@ from txbroker.v1.link_pb2 import LinkFrame
 
 LARGEST_HELLO = 64 * 1024 * 1024
 """
-The most bytes of the first frame, which has the whole interest of an edge, once its token is valid
-(see `hello`).
+The most bytes of the first frame, once its token is valid (see `hello`). The frame has the whole
+interest of an edge.
 """
 
 HIGH_MARK = 1024 * 1024

@@ -1,4 +1,15 @@
-"""SHELL: the answering side of links: issues tokens and accepts connections that show one."""
+"""
+SHELL: the answering side of links: issues tokens and accepts connections that show one.
+
+The call `OpenLink` issues a token for one link. An accepted connection then passes three states:
+
+- silent: less than the head of a Hello has come, and only the head is buffered.
+- greeting: the head has shown an unused token, which belongs to this connection from now on.
+- open: the complete Hello has redeemed the token (`redeem`), and a `LinkServer` runs the link.
+
+A connection whose Hello is not accepted within `SILENCE` seconds is dropped. Too many silent or
+greeting connections drop the oldest one of the fullest address.
+"""
 
 from __future__ import annotations
 

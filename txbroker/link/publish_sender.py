@@ -107,8 +107,7 @@ class PublishSender:
 
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
-        # The edge sends unsent QoS 1/2 publishes again; it does not send QoS 0 again, so QoS 0
-        # stays.
+        # The edge sends unsent QoS 1/2 publishes again, but never QoS 0, so QoS 0 stays.
         unsent = [item for item in self._batch if item.qos]
         self._sent -= sum(item.size for item in unsent)
         self._batch = [item for item in self._batch if not item.qos]

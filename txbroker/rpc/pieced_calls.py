@@ -203,7 +203,7 @@ class PiecedCall:
         return ANNOUNCEMENT in said
 
 
-# -- nodes that are called
+# -- called nodes
 
 
 class Pieces(grpc.aio.ServerInterceptor):

@@ -1,9 +1,18 @@
 """
 SHELL: this node as a parent that takes a zone back from its child.
 
-The parent copies the journal first, while the child serves on. The rest follows under the ownership
-lock, so no other zone changes hands meanwhile. All of the zone is durable here before the commit,
-and the commit on disk decides (protocol rule 12).
+The steps, of which only the commit decides (protocol rule 12):
+
+1. The child serves on while its stored journal is copied into a staged journal.
+2. Under the ownership lock the parent receives the rest of the journal, the zone's state and the
+   fence. No other zone changes hands meanwhile.
+3. Journal and state become durable here.
+4. The parent commits: the saved delegation table no longer has the child's cut.
+5. The parent absorbs the zone, and serves it when the connected edges have claimed it, or after
+   `CLAIM_WAIT`.
+
+A failure before the commit deletes the staged journal. A child without an answer asks for the
+`outcome`.
 """
 
 from __future__ import annotations
@@ -92,7 +101,7 @@ class HandBackParent:
         self._ownership = ownership
         self._under_way: set[str] = set()
 
-    # from the servicer
+    # from the control service
 
     async def hand_back(self, context: HandBackContext) -> None:
         """Serve the call of a child that gives its zone back."""

@@ -1,9 +1,18 @@
 """
 SHELL: this node as a child: joins its parent for ever, receives its zone, gives the zone back.
 
-A node that held its zone before serves the zone without a new grant; the join stream only shows
-signs of life and brings news. A node that never held its zone serves nothing before the first
-grant.
+The client has one join stream at a time. A stream begins with the child's announcement; the
+parent's answer decides the rest:
+
+- snapshot, fence: the parent hands the zone over. The child stores the state, confirms, and waits
+  for the grant.
+- granted: the stream stays open for signs of life and news, until it is lost.
+- moved: the client joins the named parent instead.
+- refused: the client asks again after a pause, as after a lost stream.
+
+A node that held its zone before serves the zone without a new grant. A node that never held its
+zone serves nothing before the first grant. The parent changes by `moved`, by another node's
+`adopt`, or after a long silence. A completed hand-back ends the loop.
 """
 
 from __future__ import annotations
@@ -261,8 +270,8 @@ class JoinClient:
         """
         Ask the nodes above a silent parent, if the parent may be gone for good.
 
-        A parent may be gone if it was forgotten. A node that owns no epoch yet asks as well: no
-        parent knows such a node, so no new parent would call it.
+        A forgotten parent may be gone. A node that owns no epoch yet asks as well: no parent knows
+        such a node, so no new parent would call it.
         """
         standing, now = self._standing, asyncio.get_running_loop().time()
         if self._silent_since is None:

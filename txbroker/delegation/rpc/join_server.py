@@ -110,7 +110,7 @@ class JoinServer:
         """True if the node's join stream is up."""
         return node in self.children
 
-    # from the servicer
+    # from the control service
 
     async def join(self, context: JoinContext) -> None:
         """Serve one child's stream, from its announcement to its end."""

@@ -2,9 +2,9 @@
 SHELL: delivers stray publishes to the owner: this node accepted them for another node's zone.
 
 A root with a lost disk serves its children's zones too, until the children are back. So does a node
-whose copy dates from before a delegation. Clients have acknowledgements for these publishes. So
-they continue to the owner, as if they had waited in an outbox. A session that received such a
-publish here receives the owner's copy again.
+whose copy dates from before a delegation. Clients have acknowledgements for these publishes. So the
+publishes continue to the owner, as if out of an outbox. A session that received such a publish here
+receives the owner's copy again.
 
 A restored copy holds the strays of each earlier life in a part of its own. The owner names this
 zone's epoch at the owner's last grant: records of later epochs are strays.

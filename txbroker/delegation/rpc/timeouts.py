@@ -20,7 +20,7 @@ DRAIN_PATIENCE = 15.0
 """Seconds that a retiring node waits for progress of its clients' publishes."""
 
 CLAIM_WAIT = 2.0
-"""Seconds that a handover waits for edges to claim what they inherited from the handover before."""
+"""Seconds that a handover waits for edges to claim their inheritance of the handover before."""
 
 LOST_AFTER = 10.0
 """Seconds without an answer after which a child stops waiting for a parent that may be lost."""

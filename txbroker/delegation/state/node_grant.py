@@ -84,7 +84,7 @@ class NodeGrant:
         if self._arrived is not None and not self._is_of_use(self._arrived):
             self._forget_arrived()
 
-    # what is true
+    # queries
 
     @property
     def node(self) -> str:
@@ -186,7 +186,10 @@ class NodeGrant:
 
     @property
     def parent(self) -> str | None:
-        """Return the address to join: as the tree last told, else as the topology file says."""
+        """
+        Return the address to join: the parent that the tree last reported, else the topology
+        file's.
+        """
         state = self._state
         if state.parent is not None and state.configured_parent == self._configured_parent:
             return state.parent
@@ -194,7 +197,7 @@ class NodeGrant:
 
     @property
     def known_parent(self) -> KnownParent | None:
-        """Return the node at `parent`, as the tree last told; None: any node that answers there."""
+        """Return the node at `parent`, as last reported; None: any node that answers there."""
         known = self._state.known_parent
         return known if known is not None and known.grpc == self.parent else None
 
@@ -384,8 +387,8 @@ class NodeGrant:
         for epoch in new:
             self.table.renumber(JournalId(apex, epoch), new[epoch])
         if len(new) > 1:
-            # A session at the lost root's position must read all parts: without this transition it
-            # would read the present part only.
+            # Without this transition, a session at the lost root's position would read the present
+            # part only.
             self.table.begin_behind(apex, told.epoch, new[first])
         self._set(
             epoch=new[state.epoch],
@@ -511,7 +514,7 @@ class NodeGrant:
 
     @property
     def parent_name(self) -> str:
-        """Return the name of the node at `parent`, as far as the tree told; "" if unknown."""
+        """Return the last reported name of the node at `parent`; "" if unknown."""
         known = self.known_parent
         names = (cut.node for cut in self.lineage if cut.grpc == self.parent)
         return known.node if known is not None else next(names, "")

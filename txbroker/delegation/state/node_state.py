@@ -69,8 +69,9 @@ class Strays:
     """
     Publishes that this node accepted for the zone `apex`, which another node held all the time.
 
-    They are records of the own part above the offset `after`, up to `through`. A lost disk or an
-    old copy had forgotten the delegation. `epoch`: the epoch of that part; 0: the present part.
+    The publishes are records of the own part above the offset `after`, up to `through`. A lost disk
+    or an old copy had forgotten the delegation. `epoch`: the epoch of that part; 0: the present
+    part.
     """
 
     apex: str

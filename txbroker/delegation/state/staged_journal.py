@@ -1,8 +1,8 @@
 """
 SHELL: the journal of a zone that a hand-back is returning, in a folder of its own.
 
-The commit of the hand-back moves the parts to this node's journals by renaming their folders, so no
-reader sees half a part. A failed hand-back's parts are deleted.
+The commit of the hand-back renames the parts' folders into this node's journals. So no reader sees
+half a part. A failed hand-back's parts are deleted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-SHELL: the journal bytes that sessions hold back, for operators who look for used disk space.
+SHELL: the journal bytes that sessions hold back, for an operator who looks for disk space.
 
 A session's node knows the session's cursors; a zone's owner knows the bytes above a cursor. So the
 node asks the owners when an operator asks the node.

@@ -188,8 +188,8 @@ class JournalReader:
 
     def _say(self, event: str, part: JournalId, reason: str) -> None:
         # Sessions ask again twice a second, or every ten seconds for a cut-off part, and for ever
-        # if the part's node is gone. A waiting session gets no record behind the part meanwhile.
-        # The log has each reason once.
+        # if the part's node is gone. Such a session gets no record behind the part. So the log has
+        # each reason once.
         if self._told.get(part) == reason:
             return
         self._told[part] = reason

@@ -71,8 +71,8 @@ class JournalService:
     """
     The handlers of the gRPC service `Journal`.
 
-    `node` is this node's name. `on_failed` hears of an unreadable journal: the node then ends, as
-    it never serves silently truncated data.
+    `node` is this node's name. `on_failed` hears of an unreadable journal and ends the node: a node
+    never serves silently truncated data.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ def _encoded(head: BatchHead, body: bytes, wanted: RecordsWanted) -> tuple[bytes
     Return the requested records of a batch, encoded as a field of a reply.
 
     The encoding is written by hand: copying bodies into messages of protobuf takes as long as all
-    the rest. Very many batches may be small.
+    the rest. A reply may have very many small batches.
     """
     count, places = head.entries, b""
     is_inside = wanted.start <= head.first and head.first + count <= wanted.end
