@@ -156,7 +156,7 @@ class LinkClient:
         self._mark_dirty(self)
 
     def lost(self) -> None:
-        """Tell the edge that the connection is lost."""
+        """Notify the edge that the connection is lost."""
         self._consumer.lost()
         self._live.close()
         if self._route.port is self:
