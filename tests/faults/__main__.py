@@ -32,7 +32,7 @@ from .trees import TREES, Tree
 from .world import World
 
 INSIDE = "FAULTS_INSIDE"
-OF_ROOT = ("damage", "restore", "router")
+OF_ROOT = ("damage", "restore", "exchange")
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 

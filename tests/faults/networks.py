@@ -51,7 +51,7 @@ class Network(Protocol):
     def lose(self, share: float) -> None:
         """Lose this share of all packets from now on."""
 
-    def router(self, one: str, other: str) -> None:
+    def exchange(self, one: str, other: str) -> None:
         """Each of the two nodes has the other's address from now on; both run on."""
 
     def watch(self) -> None:
@@ -127,9 +127,9 @@ class Namespaces(_Ordered):
     def started(self, name: str, pid: int) -> None:
         """Nothing to do: addresses tell who is who."""
 
-    def router(self, one: str, other: str) -> None:
+    def exchange(self, one: str, other: str) -> None:
         """Each of the two nodes has the other's address from now on; both run on."""
-        self._process.order("router", [one, other])
+        self._process.order("exchange", [one, other])
 
     def _place(self, host: str, space: str) -> Place:
         return Place(
@@ -171,6 +171,6 @@ class Relays(_Ordered):
     def started(self, name: str, pid: int) -> None:
         self._process.order("pid", name, pid)
 
-    def router(self, one: str, other: str) -> None:
+    def exchange(self, one: str, other: str) -> None:
         """Not here: the addresses are the relays'."""
         raise NotImplementedError

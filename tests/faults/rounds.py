@@ -193,7 +193,7 @@ class Play:
         outcome = ""
         if self._world.knows(step):
             outcome = await self._world.perform(step)
-            if step.verb in ("router", "mend-exchange"):
+            if step.verb in ("exchange", "mend-exchange"):
                 one, other = (self._addresses[name] for name in step.targets)
                 self._addresses.update(zip(step.targets, (other, one), strict=True))
             while self._world.reclaimed:

@@ -63,7 +63,7 @@ FAULTS = {
     "damage": 2,
     "restore": 2,
     "reclaim": 2,
-    "router": 2,
+    "exchange": 2,
     "ruin": 1,
     "void": 1,
 }
@@ -78,7 +78,7 @@ BETWEEN_NODES = {
     "broken-retire",
     "broken-join",
     "reclaim",
-    "router",
+    "exchange",
     "void",
 }
 """Those that one node alone cannot have."""
@@ -227,7 +227,7 @@ class _Planner:
         self._add(start, fault, *pair)
         self._add(end, f"mend-{fault}", *pair)
 
-    def _router(self, fault: str, start: float, end: float) -> None:
+    def _exchange(self, fault: str, start: float, end: float) -> None:
         """Two nodes that run have each other's address for a while."""
         pair = self._rng.sample(self._tree.names, 2)
         if self._take(["addresses", *pair], start, end):
@@ -358,7 +358,7 @@ class _Planner:
         "damage": _operate,
         "restore": _operate,
         "reclaim": _reclaim,
-        "router": _router,
+        "exchange": _exchange,
         "ruin": _ruin,
         "void": _void,
     }

@@ -91,8 +91,8 @@ class Switch:
         """Carry it out; what is to be answered."""
         if verb == "cut":
             self._cut = {(source, target) for source, target in value}
-        elif verb == "router":
-            self._router(*value)
+        elif verb == "exchange":
+            self._exchange(*value)
         elif verb == "lose":
             self._share = value
         elif verb == "watch":
@@ -118,7 +118,7 @@ class Switch:
             except OSError:
                 pass  # its queue is full, or it is going down: lost, as on any network
 
-    def _router(self, one: str, other: str) -> None:
+    def _exchange(self, one: str, other: str) -> None:
         raws = {name: raw for raw, name in self._names.items()}
         for name, raw in ((one, raws[other]), (other, raws[one])):
             self._move(name, socket.inet_ntoa(raw))

@@ -19,7 +19,7 @@ ENDS = {
     "damage": "start",
     "restore": "start",
     "reclaim": "start",
-    "router": "mend-exchange",
+    "exchange": "mend-exchange",
     "ruin": "forget",
     "void": "start",
     "freeze": "thaw",
@@ -33,7 +33,7 @@ ENDS = {
     "away": "back",
     "stall": "go-on",
 }
-PAIRED = ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill", "router")
+PAIRED = ("cut", "one-way", "isolate", "unplug", "mute", "deaf", "fill", "exchange")
 PROCESSES = ("kill", "power", "stop", "freeze", "retire", "damage", "restore", "ruin", "void")
 BEGINNINGS = {end: begin for begin, end in ENDS.items()}
 
@@ -73,7 +73,7 @@ def test_processes_and_clients_have_one_episode_at_a_time(tree: Tree) -> None:
             elif step.verb == "reclaim":
                 assert down.isdisjoint(step.targets), f"{step} in {steps}"
                 down |= set(subjects)
-            elif step.verb == "router":
+            elif step.verb == "exchange":
                 assert down.isdisjoint(step.targets), f"{step} in {steps}"
             elif step.verb in PROCESSES or step.verb in ("away", "stall"):
                 assert down.isdisjoint(subjects), f"{step} in {steps}"
@@ -113,13 +113,13 @@ def test_lost_nodes_take_no_part_any_more() -> None:
         for seed in range(30):
             cast = draw(seed, tree)
             gone: set[str] = set()
-            faults = ["ruin", "kill", "retire", "reclaim", "router", "roam", "kill-all"]
+            faults = ["ruin", "kill", "retire", "reclaim", "exchange", "roam", "kill-all"]
             for steps in plan(seed, tree, cast, faults, rounds=4, length=30.0):
                 for step in steps:
                     assert gone.isdisjoint(step.targets), f"{step} in {steps}"
                 down: set[str] = set()
                 for step in steps:
-                    if step.verb in ("kill", "start", "retire", "reclaim", "router"):
+                    if step.verb in ("kill", "start", "retire", "reclaim", "exchange"):
                         assert down.isdisjoint(step.targets), f"{step} in {steps}"
                     down |= {step.targets[0]} if step.verb == "ruin" else set()
                 gone |= down

@@ -44,7 +44,7 @@ QUICK = {
     "lose",
     "slow",
     "clock",
-    "router",
+    "exchange",
     "mend-exchange",
 }
 """Verbs that do not wait for a process."""
@@ -132,8 +132,8 @@ class World:
             "ruin": lambda step: self._ruin(*step.targets),
             "void": lambda step: self._void(*step.targets),
             "forget": lambda step: self._give_up(step.targets[0]),
-            "router": lambda step: self.network.router(*step.targets),
-            "mend-exchange": lambda step: self.network.router(*step.targets),
+            "exchange": lambda step: self.network.exchange(*step.targets),
+            "mend-exchange": lambda step: self.network.exchange(*step.targets),
         }
 
     def knows(self, step: Step) -> bool:

@@ -227,7 +227,7 @@ def test_a_stream_is_rolled_up_and_published(
     given, out = tmp_path / "given", tmp_path / "out"
     monkeypatch.setattr(rollup_module, "source", lambda *_: parquet_stream(spark, given))
     topics = Published()
-    monkeypatch.setattr(rollup_module, "Topics", topics)
+    monkeypatch.setattr(rollup_module, "SinkTopics", topics)
     published = topics.messages
 
     def at(zone: str, offset: int, seconds: float) -> Row:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
@@ -75,7 +76,7 @@ class Pair:
         """The session gets these and no more, those of the branch in their order."""
         with RawClient(self.home.mqtt, timeout=30) as client:
             assert client.connect(name, clean=False)
-            got = [message.payload for message in client.take(len(expected))]
+            got = [message.payload for message in taken(client, len(expected))]
             assert sorted(expected) == sorted(got)
             assert [one for one in expected if one in FIVE] == [one for one in got if one in FIVE]
             client.ping()
@@ -92,6 +93,19 @@ class Pair:
             client.connect("publisher")
             for number in numbers:
                 client.publish(f"a/{number % 2}", FIVE[number], qos=1 + number % 2)
+
+
+def taken(client: RawClient, count: int) -> list[wire.Publish]:
+    """So many messages; the last PUBCOMP before a kill may be forgotten, and PUBREL comes again."""
+    found: list[wire.Publish] = []
+    while len(found) < count:
+        packet = client.receive()
+        if packet.kind == wire.PUBREL:
+            client.send(wire.ack(wire.PUBCOMP, packet.packet_id))
+            continue
+        found.append(wire.parse_publish(packet))
+        client.acknowledge(found[-1])
+    return found
 
 
 FIVE = [str(number).encode() for number in range(5)]

@@ -46,8 +46,9 @@ def test_what_is_unknown_is_its_first_line_and_the_cause(text: str, line: str) -
     ("text", "begin", "remedy"),
     [
         (
-            "Traceback (most recent call last):\ntxbroker.errors.PipelineError: a: one\n\nDuring"
-            " handling\ntxbroker.errors.PipelineError: b: two; mend it\n SQLSTATE: 38000\n\tat x",
+            "Traceback (most recent call last):\ntxbroker.model.errors.PipelineError: a: one\n\n"
+            "During handling\ntxbroker.model.errors.PipelineError: b: two; mend it\n"
+            " SQLSTATE: 38000\n\tat x",
             "b: two; ",
             "mend it",
         ),
