@@ -1,9 +1,10 @@
 """
-SHELL: files that are replaced as a whole, so that a crash leaves the old or the new one.
+SHELL: replaces files as a whole, so that a crash leaves the old file or the new one.
 
-Write beside it, fdatasync, rename, fsync of the folder, which is open by then. `Frames` is the form
-of those that hold more than a few kilobytes: a magic, then protobuf messages, each behind its
-length and CRC-32, and an empty one at the end.
+A replacement writes a file beside the old one, calls fdatasync, renames, and calls fsync on the
+folder. The folder's descriptor is open before the write begins. `to_frames` and `from_frames`
+define the form of files above a few kilobytes: a magic, then protobuf messages. A length and a
+CRC-32 precede each message, and an empty message ends the file.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ _HEAD = struct.Struct(">II")
 
 
 class FileInDoubt(StoreError):
-    """The new file has its name, and a start may find the old one all the same."""
+    """The rename succeeded, but its sync failed: a restart may find either the old or new file."""
 
 
 def replace(path: Path, data: Iterable[bytes]) -> None:
     """
-    Make the file hold these bytes, durably.
+    Replace the content of the file with `data`, durably.
 
-    Raises `StoreError`, `DiskFull` where there is no room; then the old file holds, unless it is
-    `FileInDoubt`.
+    Raises `StoreError`, or `DiskFull` if the disk has no room; the old file then stays. Raises
+    `FileInDoubt` if either file may be found after a restart.
     """
     fresh = path.with_suffix(".new")
     try:
@@ -45,7 +46,7 @@ def replace(path: Path, data: Iterable[bytes]) -> None:
         fresh.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)  # A part of it would keep room from others.
+            fresh.unlink(missing_ok=True)  # A partial file would occupy room on a full disk.
         kind = DiskFull if error.errno in SHORT else StoreError
         raise kind(f"{path}: cannot be written: {error.strerror}") from error
     try:
@@ -55,7 +56,7 @@ def replace(path: Path, data: Iterable[bytes]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Make the file be gone; raises `StoreError`."""
+    """Remove the file durably; raises `StoreError`."""
     try:
         path.unlink(missing_ok=True)
         sync_folder(path.parent)
@@ -64,7 +65,7 @@ def remove(path: Path) -> None:
 
 
 def to_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """The file that holds these messages."""
+    """Return the content of a file that holds these messages."""
     yield MAGIC
     for message in messages:
         yield _HEAD.pack(len(message), zlib.crc32(message))
@@ -73,7 +74,7 @@ def to_frames(messages: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def from_frames(path: Path) -> list[bytes] | None:
-    """The messages of a file; None where there is no file. Raises `StoreError`."""
+    """Return the messages of a file, or None if the file is missing. Raises `StoreError`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """
-SHELL: small JSON files that carry a checksum, each with a copy that `txbroker repair` puts back.
+SHELL: stores small JSON files with a checksum and a copy that `txbroker repair` restores.
 
-The first field is the CRC-32 of all that follows it. A flipped bit in such a file changes an epoch
-or an address; nothing else would notice.
+The first field is the CRC-32 of all bytes after it. A flipped bit in such a file changes an epoch
+or an address, and only the checksum detects it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _REST = len(_BEGINNING) + _DIGITS
 
 def save(path: Path, raw: Mapping[str, Any]) -> None:
     """
-    Make the file hold `raw`, which has a field `format`, durably; then the copy, unsynced.
+    Store `raw`, which has a field `format`, in the file durably; then write the copy, unsynced.
 
-    Raises `StoreError`, and then the old file still holds.
+    Raises `StoreError`; the old file then stays.
     """
     save_text(path, to_text(raw))
 
 
 def to_text(raw: object) -> str:
-    """JSON, compact: with an indent Python encodes ten times slower, and the loop waits."""
+    """Encode compact JSON: with an indent Python is ten times slower, and blocks the loop."""
     return json.dumps(raw, separators=(",", ":"))
 
 
 def save_text(path: Path, text: str) -> None:
-    """The same as `save` of what has this text."""
+    """Store the text that `to_text` returned, as `save` does."""
     rest = b'",' + text.encode()[1:]
     data = b"%b%08x%b" % (_BEGINNING, crc32(rest), rest)
     atomic_file.replace(path, [data])
@@ -46,7 +46,7 @@ def save_text(path: Path, text: str) -> None:
         fresh.write_bytes(data)
         fresh.replace(copy)
     except OSError:
-        # An outdated copy would bring back an epoch that has ended.
+        # An outdated copy would restore an epoch that has ended.
         with contextlib.suppress(OSError):
             copy.unlink(missing_ok=True)
             fresh.unlink(missing_ok=True)
@@ -54,10 +54,10 @@ def save_text(path: Path, text: str) -> None:
 
 def load(path: Path, *, what: str, known: int, unchecked: int, data: Path) -> dict[str, Any] | None:
     """
-    The fields of the file, which holds `what`; None where neither the file nor a copy is there.
+    Return the fields of the file; None if neither the file nor a copy exists.
 
-    Formats up to `unchecked` carry no checksum, above `known` they are refused. `data` is the
-    folder that `repair` takes. Raises `StoreError`.
+    `what` names the content for error messages. Formats up to `unchecked` have no checksum; formats
+    above `known` are refused. `data` is the folder for `txbroker repair`. Raises `StoreError`.
     """
     try:
         found = path.read_bytes()
@@ -88,7 +88,7 @@ def load(path: Path, *, what: str, known: int, unchecked: int, data: Path) -> di
 
 
 def repair(path: Path) -> list[str]:
-    """Put the copy in the place of a file that is damaged or missing; a line says so."""
+    """Replace a damaged or missing file with its copy; return a line for each replacement."""
     copy = _copy_of(path)
     if not copy.exists() or _is_whole(path.read_bytes() if path.exists() else b""):
         return []
@@ -104,13 +104,13 @@ def _copy_of(path: Path) -> Path:
 
 
 def _is_whole(found: bytes) -> bool:
-    """True if these are the bytes of a file as `save` wrote it."""
+    """True if `found` is the content of a file that `save` wrote."""
     said = found[len(_BEGINNING) : _REST]
     return found.startswith(_BEGINNING) and said == b"%08x" % crc32(found[_REST:])
 
 
 def _remedy(path: Path, data: Path) -> str:
-    """What the operator can do; the copy helps where it is whole."""
+    """Return the operator's remedy: `txbroker repair` if the copy is whole, or a backup."""
     with contextlib.suppress(OSError):
         if _is_whole(_copy_of(path).read_bytes()):
             return f"put its copy back with: txbroker repair {data}"

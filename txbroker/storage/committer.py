@@ -31,31 +31,36 @@ RETRY = 0.2
 """Seconds between attempts to write to a full disk."""
 
 MEMORY_BYTES = 1024 * 1024
-"""With `memory`, logs are written when this much is staged, at the latest."""
+"""With `memory`, the committer writes logs at the latest when this many bytes are staged."""
 
 SLICE = 2 * 1024 * 1024
 """
-Bytes of each log that are written in one turn: the system may take 30 ms for a record of 16 MB, in
-which nobody else was served.
+Bytes of each log that the committer writes in one turn.
+
+The system may need 30 ms for a record of 16 MB, and the node serves no client in that time.
 """
 
 MOST_BEHIND = 64 * 1024 * 1024
 ENTRY = 256
 """
-Bytes that may wait for a sync, each entry counting for some more than its own: what waits is in
-memory until it is acknowledged, and a disk that stalled for 8 s took a node from 80 to 900 MB.
+Bytes that may wait for a sync, and the bytes that each entry counts beside its own size.
+
+Unsynced records stay in memory until they are acknowledged. Without the limit, a disk that stalled
+for 8 s raised the memory of a node from 80 to 900 MB.
 """
 
 LADEN = 8 * 1024 * 1024
 """
-Bytes that may wait for a sync, where somebody waits for it, too, before whatever nobody waits for
-gives way: a flood of QoS 0 made each sync one of 64 MiB, behind which all else was late.
+Bytes that may wait for a sync beside an awaited record, before unawaited records are refused.
+
+Without the limit, a flood of QoS 0 made each sync one of 64 MiB and delayed every awaited record.
 """
 
 AGAIN = 0.1
 """
-Seconds for which whoever has waited counts as one that waits: its next publish came behind records
-of 16 MB that were written while it took breath.
+Seconds after an awaited sync in which the committer still counts its waiter as waiting.
+
+Otherwise the waiter's next publish queues behind records of 16 MB written in that pause.
 """
 
 _Action = Callable[[], None]
@@ -101,12 +106,16 @@ class Committer:
         together: Callable[[Sequence[_Action]], None] = one_by_one,
     ) -> None:
         """
-        `together` does several works in the thread, and returns when all have ended.
-        `soon` runs an action when what has come by now was read. `on_full` is told when the disk
-        got full, with the reason, and when it is no more; `on_written` that something was written;
-        `on_behind` when too much waits for a sync, with what that is, and when it is little again;
-        `on_awaited` when somebody waits for a sync, and when nobody does any more;
-        `on_failed` that the disk cannot be trusted any more: no action will ever run again.
+        Take the ports of the committer.
+
+        `soon` runs an action after the packets that have arrived by now are read. `together` does
+        several works in the thread, and returns when all have ended. The callbacks:
+
+        - `on_full`: the disk became full (True and the reason), or has room again;
+        - `on_written`: the committer wrote something;
+        - `on_behind`: too many bytes wait for a sync (True and the amount), or few do again;
+        - `on_awaited`: a caller waits for a sync, or no caller does;
+        - `on_failed`: the disk is unreliable, and no action will ever run again.
         """
         self.is_full = False
         self.syncs = 0
@@ -124,9 +133,9 @@ class Committer:
         self._on_behind = on_behind
         self._on_awaited = on_awaited
         self._is_awaited = False
-        self._is_sync = durability is Durability.SYNC  # with others nobody waits for one
+        self._is_sync = durability is Durability.SYNC  # else no caller waits for a sync
         self._is_behind = False
-        self._behind = 0  # bytes that the next sync covers
+        self._behind = 0  # bytes that the next sync makes durable
         self._behind_running = 0
         self._waited_until = float("-inf")
         self._soon = soon
@@ -135,9 +144,9 @@ class Committer:
         self._before_write: dict[_Action, None] = {}
         self._put_off: dict[_Action, None] = {}
         self._staged: dict[SegmentLog, None] = {}
-        self._unsynced: dict[SegmentLog, None] = {}  # written after the running sync began
-        self._waiting: deque[_Action] = deque()  # for what is staged
-        self._group: _Group | None = None  # that is being written
+        self._unsynced: dict[SegmentLog, None] = {}  # logs written after the running sync began
+        self._waiting: deque[_Action] = deque()  # for the staged entries
+        self._group: _Group | None = None  # in the course of being written
         self._is_going_on = False
         self._next: deque[_Action] = deque()  # for the sync after the running one
         self._running: deque[_Action] | None = None
@@ -149,47 +158,52 @@ class Committer:
 
     def add(self, log: SegmentLog, *, is_first: bool = False) -> None:
         """
-        Take part in the commit. One log may be written and synced before the others of a turn: a
-        kill between two writes leaves what it says of them, not what they say of it.
+        Register a log. The committer writes and syncs the log that `is_first` before the other logs
+        of a turn.
+
+        A crash between two steps then leaves the statements of that log about the others, and not
+        their statements about it.
         """
         self._logs[log] = None
         if is_first:
             self._first = log
 
     def remove(self, log: SegmentLog) -> None:
-        """Leave it, with what is staged or not synced: for a log that is deleted."""
+        """Unregister a log with its staged and unsynced entries: for a log that is deleted."""
         for logs in (self._logs, self._staged, self._unsynced):
             logs.pop(log, None)
 
     def touch(self, log: SegmentLog) -> None:
-        """Something was staged in `log`: write it at the end of the turn."""
+        """Schedule the write of `log`, which has staged entries, for the end of the turn."""
         self._staged[log] = None
         self._mark_dirty(self)
 
     def before_write(self, action: _Action) -> None:
-        """Call `action` once, at the end of the turn, before logs are written; it may stage."""
+        """Call `action` once at the end of the turn, before the logs are written; it may stage."""
         self._before_write[action] = None
         self._mark_dirty(self)
 
     def before_later_write(self, action: _Action) -> None:
         """
-        Call `action` once, before anything is written, after `sync_interval` seconds at the latest.
+        Call `action` once, before the next write, after `sync_interval` seconds at the latest.
 
-        For what nobody waits for.
+        For entries whose sync no caller awaits.
         """
         self._put_off[action] = None
         if self._alarm is None and not self._is_ended:
             self._set_alarm(self._sync_interval, self._catch_up)
 
     def when_durable(self, action: _Action) -> None:
-        """Run `action` when all that was staged so far is durable, at the earliest at the flush."""
+        """Run `action` when all entries staged so far are durable, at the flush or later."""
         self._waiting.append(action)
         self._mark_dirty(self)
 
     def is_laden(self, more: int) -> bool:
         """
-        True if those who wait for a sync would wait for much, with so many bytes more than what is
-        staged and written; with other than `sync` nobody waits.
+        True if `more` bytes would make the waiters for a sync wait for too many bytes.
+
+        The staged, written and unsynced bytes count. With a durability other than `sync` no caller
+        waits, and the result is False.
         """
         group = self._group is not None and self._group.actions
         has_waiting = bool(self._running or self._next or group or self._waiting)
@@ -200,12 +214,12 @@ class Committer:
     # -- from the node
 
     def flush(self) -> None:
-        """The end of a turn: write, run what may run, begin a sync."""
+        """End a turn: write the staged entries, run the actions that may run, begin a sync."""
         if self._is_ended:
             return
         self._run_ready()
         if self.is_full:
-            return  # the alarm tries again; what was staged meanwhile waits too
+            return  # The alarm retries; entries staged in between wait too.
         self._gather()
         if self._is_memory:
             self._flush_memory()
@@ -215,23 +229,23 @@ class Committer:
         self._look_who_waits()
 
     def write(self) -> None:
-        """Write what is staged now, as somebody wants to read it; `memory` would take its time."""
+        """Write the staged entries now, for a reader; `memory` would delay the write."""
         if not self._is_ended and not self.is_full:
             self._gather()
             self._write()
 
     def sync_soon(self, logs: Iterable[SegmentLog], action: _Action) -> bool:
         """
-        Run `action` when what these logs have now is synced, whatever `durability` says.
+        Run `action` when the present entries of these logs are synced, whatever `durability` says.
 
-        False: it never will be called, as nothing can be written now.
+        Return False if nothing can be written now; `action` will then never run.
         """
         if self._is_ended or self.is_full:
             return False
         self._gather()
         if not self._write():
             return False
-        # With `memory` most is written and never asked for again.
+        # With `memory`, most entries are written and never scheduled for a sync.
         self._unsynced.update(dict.fromkeys(log for log in logs if log.synced < log.written))
         if self._unsynced:
             self._next.append(action)
@@ -244,8 +258,10 @@ class Committer:
 
     async def drain(self) -> None:
         """
-        Return when all that was staged so far is synced, whatever `durability` says, and all that
-        waited for it has been told: for what changes hands, as its other copy is deleted then.
+        Return when all entries staged so far are synced and their actions have run.
+
+        The result holds whatever `durability` says. For state that changes hands: its other copy is
+        deleted next.
         """
         done = asyncio.Event()
         self.when_durable(done.set)
@@ -258,9 +274,9 @@ class Committer:
 
     def close(self) -> None:
         """
-        Write and sync all logs now and run what waits for it; nothing happens after that.
+        Write and sync all logs now, and run the waiting actions; afterwards the committer is inert.
 
-        Raises `StoreError`; then no more actions ran.
+        Raises `StoreError`; then no further action ran.
         """
         if self._is_ended:
             return
@@ -288,7 +304,7 @@ class Committer:
                 hooks.run(action)
 
     def _write_group(self) -> None:
-        """Write a slice of what is staged; who waits for no more than that may go on."""
+        """Write a slice of the staged entries; release the waiters for no later entries."""
         is_whole = self._write(most=SLICE)
         if self.is_full or self._is_ended:
             return
@@ -308,18 +324,18 @@ class Committer:
             self._soon(self._go_on)
 
     def _is_written(self, group: _Group) -> bool:
-        """True if none of its logs has something staged that it waits for."""
+        """True if no log of the group has a staged entry that the group waits for."""
         through = group.through.items()
         return all(log not in self._staged or log.written >= last for log, last in through)
 
     def _go_on(self) -> None:
-        """Another turn: write more."""
+        """Write more in another turn."""
         self._is_going_on = False
         self.flush()
         self._end_turn()
 
     def _write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
-        """Write what is staged, so many bytes of each log; True if that is all."""
+        """Write up to `most` staged bytes of each log. Return True if nothing stays staged."""
         staged = list(self._staged)
         if self._first in self._staged:
             staged.sort(key=lambda log: log is not self._first)
@@ -331,7 +347,7 @@ class Committer:
                 if is_whole or log.synced < log.written:
                     self._unsynced[log] = None
                 if not is_whole:
-                    break  # the others may say something of it
+                    break  # Later logs may refer to entries of this one.
                 del self._staged[log]
         except DiskFull as error:
             if not self.is_full:
@@ -342,7 +358,7 @@ class Committer:
         except StoreError as error:
             self._fail(error)
             return False
-        except Exception as error:  # what a log holds cannot be written: nobody would ever hear
+        except Exception as error:  # An unwritable entry must end the node: no waiter would run.
             self._is_ended = True
             hooks.fail(error)
             return False
@@ -358,7 +374,7 @@ class Committer:
         return staged + self._behind + self._behind_running
 
     def _look_behind(self) -> None:
-        """Tell when too much waits for a sync, and when half of that is left."""
+        """Report when too many bytes wait for a sync, and again when half of that is left."""
         waiting = self._unsafe
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
         if self._is_sync and (waiting > most) != self._is_behind:
@@ -374,7 +390,7 @@ class Committer:
         self._end_turn()
 
     def _pass_on(self, actions: deque[_Action]) -> None:
-        """What they wait for is written: let them run, or wait for the sync that covers it."""
+        """Release actions whose entries are written, or queue them for the sync."""
         if self._is_interval:
             self._ready.extend(actions)
             self._sync_in_time()
@@ -382,7 +398,7 @@ class Committer:
             self._next.extend(actions)
             self._sync_in_time()
         elif self._running is not None:
-            self._running.extend(actions)  # written before that sync began
+            self._running.extend(actions)  # Their entries were written before that sync began.
         else:
             self._ready.extend(actions)
 
@@ -400,12 +416,12 @@ class Committer:
         self._alarm = self._timers.call_later(delay, action)
 
     def _catch_up(self) -> None:
-        """Write and sync what was put off."""
+        """Write and sync the entries that were put off."""
         self._alarm = None
         self._gather()
         if self._write(most=SLICE):
             if self._is_memory:
-                # Finished segments are synced, so that a start need not scan more than one or two.
+                # A start scans all unsynced segments: sync finished ones, so that few remain.
                 self._unsynced = {log: None for log in self._unsynced if log.is_rotated}
             self._sync()
         elif not (self.is_full or self._is_ended):
@@ -413,14 +429,14 @@ class Committer:
         self._end_turn()
 
     def _sync_in_time(self) -> None:
-        """Begin a sync where somebody waits for it, or have one come."""
+        """Begin a sync if a caller awaits one; otherwise schedule a sync."""
         if self._next:
             self._sync()
         elif self._unsynced and self._alarm is None:
             self._set_alarm(self._sync_interval, self._catch_up)
 
     def _sync(self) -> None:
-        """Begin a sync of all that was written, if none is running and there is any."""
+        """Begin a sync of all written entries, if any, unless a sync is running."""
         if self._running is not None or not self._unsynced or self._is_ended:
             return
         logs, self._unsynced = list(self._unsynced), {}
@@ -435,7 +451,7 @@ class Committer:
         self._in_thread(work, self._synced)
 
     def _synced(self, error: BaseException | None) -> None:
-        """The sync in the thread is over."""
+        """Handle the end of the sync in the thread."""
         if self._is_ended:
             return
         actions, self._running = self._running, None
@@ -449,19 +465,19 @@ class Committer:
         self._look_behind()
         self._ready.extend(actions or ())
         if self._next and self._unsynced:
-            # Whoever is answered now sends more: what comes at once is in the next sync, too.
+            # An acknowledged client sends more at once: a delay lets the next sync cover that too.
             self._soon(self._sync)
         elif not self._is_memory:
             self._sync_in_time()
         if self._running is None and not self._unsynced:
-            self._ready.extend(self._next)  # what they waited for was removed
+            self._ready.extend(self._next)  # Their logs were removed.
             self._next.clear()
         self._run_ready()
         self._look_who_waits()
         self._end_turn()
 
     def _look_who_waits(self) -> None:
-        """Tell when somebody begins to wait for a sync, and when nobody does any more."""
+        """Report when a caller begins to await a sync, and when the last one is served."""
         is_awaited = bool(self._running or self._next)
         if is_awaited != self._is_awaited:
             self._is_awaited = is_awaited

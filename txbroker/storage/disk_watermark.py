@@ -1,10 +1,13 @@
 """
-SHELL: whether the disk of a node's `data` folder has room for publishes.
+SHELL: decides whether the disk of a node's `data` folder has room for publishes.
 
-A node whose disk is full to the last byte can write nothing any more, not even what would make room
-again. So publishes stop before that, at the watermark `limits.disk_free`: they are not read, not
-acknowledged and never skipped, while subscriptions, deliveries and acknowledgements go on. The
-committer may say the same of a disk that refuses a write.
+A node on a full disk can write nothing, not even the records that would free space. So publishes
+stop at a watermark before that, `limits.disk_free`. Above the watermark a node reads publishes.
+Below it the node neither reads nor acknowledges publishes, and skips none. Subscriptions,
+deliveries and acknowledgements continue. The watermark has three inputs: the free bytes, a write
+that the disk refused (`set_full`), and too many bytes that wait for a sync (`set_behind`).
+`is_short` is True while any of the three holds, and the watermark notifies its listeners of each
+change.
 """
 
 from __future__ import annotations
@@ -23,28 +26,41 @@ log = get_logger()
 
 LOOK_EVERY = 1.0
 LOOK_OFTEN = 0.2
-"""Seconds between two looks at the disk, beside one after each write: the node's, and its own while
-it is short."""
+"""
+Seconds between two measurements of the disk, beside the measurement after each write.
+
+The node measures every `LOOK_EVERY`; the watermark itself every `LOOK_OFTEN` while it is short.
+"""
 
 MARGIN = 1.25
-"""So many times the reserve must be free before publishes are taken again, so that a disk that
-hovers about the watermark does not stop and start its clients five times a second."""
+"""
+Publishes resume when the free bytes exceed the reserve times this factor.
+
+Without the factor, a disk near the watermark stops and starts its clients five times a second.
+"""
 
 
 ROOMY = 1024**3
-"""Bytes above the watermark that nobody writes between two looks."""
+"""
+Free bytes above the watermark that make a measurement after each write superfluous.
+
+No node writes this much between two regular measurements.
+"""
 
 
 def measure(folder: Path) -> tuple[int, int]:
-    """Bytes free for this process on the file system of `folder`, and its size; raises OSError."""
+    """Return the bytes free for this process on the file system of `folder`, and the size."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 class DiskWatermark:
     """
-    One for each node; `is_short`: what would have to be durable is not taken now, as the disk
-    `is_full`, or as too much waits for a sync.
+    The disk watermark of a node. Publishes stop while `is_short` is True.
+
+    `is_full`: True if the free bytes are below the watermark, or the disk refused a write.
+    `is_short`: True if the disk `is_full`, or too many bytes wait for a sync. `free` is the number
+    of free bytes at the last measurement.
     """
 
     def __init__(
@@ -76,17 +92,17 @@ class DiskWatermark:
     # from the node
 
     def stop(self) -> None:
-        """Look no more by itself."""
+        """End the watermark's own measurements."""
         self._is_stopped = True
         self._cancel()
 
     def set_reserve(self, reserve: ReserveSize) -> None:
-        """Another watermark, from now on."""
+        """Replace the reserve, and measure at once."""
         self._reserve = reserve
         self.look()
 
     def look(self) -> None:
-        """Measure, and tell whom it concerns where that changes something; soon again if short."""
+        """Measure the disk, notify listeners of a change, and schedule a retry while short."""
         self._cancel()
         self._look()
         if self.is_short and not self._is_stopped:
@@ -96,19 +112,20 @@ class DiskWatermark:
 
     def note_written(self) -> None:
         """
-        Something was written: look whether it still may be. A small disk is full in less time than
-        passes between two looks.
+        Measure after a write, unless the disk is short or roomy.
+
+        A small disk fills up within the time between two regular measurements.
         """
         if not (self.is_short or self._is_roomy):
             self.look()
 
     def set_full(self, is_full: bool, reason: str) -> None:
-        """The disk has refused a write, for this `reason`; or it has taken what it refused."""
+        """Record that the disk refused a write for `reason`, or accepts writes again."""
         self._refusal = reason if is_full else None
         self._settle(reason)
 
     def set_behind(self, is_behind: bool, reason: str) -> None:
-        """Too much waits for a sync, as `reason` says; or no more."""
+        """Record that too many bytes wait for a sync, as `reason` says, or that few do."""
         self._is_behind = is_behind
         if is_behind:
             self._counters.add("disk.behind")
@@ -118,15 +135,15 @@ class DiskWatermark:
     # from those who take publishes
 
     def when_changed(self, action: Callable[[], None]) -> None:
-        """Run `action` each time that `is_short` has changed."""
+        """Run `action` after each change of `is_short`."""
         self._on_change.append(action)
 
     def when_room(self, waiter: Hashable, action: Callable[[], None]) -> None:
-        """Run `action` once, when there is room again; `waiter` may `forget` it before."""
+        """Run `action` once, when the disk has room; `forget` cancels it by `waiter`."""
         self._waiting[waiter] = action
 
     def forget(self, waiter: Hashable) -> None:
-        """It does not wait any more; harmless where it does not."""
+        """Cancel the action of `waiter`; without an action, nothing happens."""
         self._waiting.pop(waiter, None)
 
     # internal
@@ -144,7 +161,7 @@ class DiskWatermark:
         try:
             self.free, total = self._measure(self._folder)
         except OSError:
-            return  # a folder that is gone is told by whoever writes to it
+            return  # The next write into a missing folder raises its own error.
         reserve = self._reserve.of(total)
         self._is_low = self.free < (reserve * MARGIN if self._is_low else reserve)
         self._is_roomy = self.free > reserve + ROOMY

@@ -1,4 +1,4 @@
-"""SHELL: files and folders as a log uses them."""
+"""SHELL: opens, extends, writes and syncs the files and folders of a log."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from txbroker.model.errors import StoreError
 from txbroker.model.publish_run import Octets
 from txbroker.runtime.descriptors import open_kept
 
-_MAX_BUFFERS = 1024  # that one pwritev takes (IOV_MAX)
+_MAX_BUFFERS = 1024  # limit of one pwritev call (IOV_MAX)
 _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
-_SHARE = 16  # of what a file holds, what is taken ahead beyond the first step
+_SHARE = 16  # divides a file's size: the preallocation beyond the first step
 _SHARE_OF_FREE = 16
 
 SHORT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """
-Errors that pass by themselves: no room on the disk, no descriptor, no memory.
+Transient errors: no room on the disk, no descriptor, no memory.
 
-A log that needs a new segment while clients hold all descriptors has no broken disk.
+A log that needs a new segment while clients hold all descriptors does not have a broken disk.
 """
 
 
 class DiskFull(StoreError):
-    """The file system, or the user's quota, has no room for what is to be written."""
+    """The file system, or the user's quota, has no room for a write."""
 
 
 _DONT_CACHE = 0x80
 """
-RWF_DONTCACHE (Linux 6.14): the system writes it out soon, and keeps no copy in memory after that.
-Pages that are used again and again cost a tenth of fresh ones.
+RWF_DONTCACHE (Linux 6.14): the system writes the pages out soon and then drops them from memory.
+
+Reused pages cost a tenth of fresh pages.
 """
 
 
 class OpenFile:
     """
-    An open file, closed when nobody uses it any more.
+    An open file, which closes with its last reference.
 
-    Reading, syncing in a thread and deleting go on side by side: nobody else knows when it can be
-    closed.
+    Reads, syncs in a thread and deletion overlap, so no single user knows when to close the file.
     """
 
     __slots__ = ("fd",)
@@ -50,24 +50,24 @@ class OpenFile:
         self.fd = open_kept(path, flags)
 
     def sync(self) -> None:
-        """Make its contents durable."""
+        """Make the file's contents durable."""
         os.fdatasync(self.fd)
 
     def __del__(self) -> None:
         try:
             os.close(self.fd)
         except AttributeError:
-            pass  # it was never opened
+            pass  # The open call failed, so no descriptor exists.
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in `folder` durable."""
     file = OpenFile(folder, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(file.fd)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably, where they are missing."""
+    """Create `folder` and its missing parents, durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -76,12 +76,13 @@ def make_folder(folder: Path) -> None:
 
 class LogTail:
     """
-    The file that a log is appended to, with some space taken ahead: a sync is faster where the
-    file need not grow.
+    The file that a log appends to, with preallocated space.
+
+    A sync is faster if the file need not grow.
     """
 
     def __init__(self, path: Path, *, is_new: bool, step: int) -> None:
-        """Open or make it; `step` is the most that is taken ahead at a time, in bytes."""
+        """Open or create the file; `step` is the maximum preallocation at a time, in bytes."""
         self.file = OpenFile(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if is_new else 0))
         self._step = max(4096, min(_LARGEST_STEP, step))
         self._allocated = os.fstat(self.file.fd).st_size
@@ -91,9 +92,10 @@ class LogTail:
         self, buffers: Sequence[Octets], position: int, limit: int, *, is_unread: bool = False
     ) -> None:
         """
-        Write at `position`; raises `OSError`, and then any part of it may be there.
+        Write at `position`, and preallocate space up to `limit`.
 
-        Space is taken ahead up to `limit`. `is_unread`: nobody is about to read it.
+        `is_unread`: True if no reader is about to read these bytes. Raises `OSError`; any part of
+        the buffers may then be written.
         """
         end = position + sum(map(len, buffers))
         if end > self._allocated:
@@ -107,13 +109,13 @@ class LogTail:
             write_all(self.file.fd, buffers, position)
 
     def truncate(self, end: int) -> None:
-        """Give back what is behind `end`."""
+        """Return the space behind `end` to the disk."""
         os.ftruncate(self.file.fd, end)
         self._allocated = end
 
     def _allocate(self, end: int, limit: int) -> None:
         step = min(_FIRST_STEP, self._step)
-        # Small logs stay small, and what is kept free on a short disk is not taken ahead.
+        # Small logs must stay small, and preallocation must not use the reserve of a short disk.
         most = min(self._step, end // _SHARE, _free(self.file.fd) // _SHARE_OF_FREE)
         while step * 2 <= most:
             step *= 2
@@ -121,7 +123,7 @@ class LogTail:
         try:
             os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)
         except OSError:
-            target = end  # unsupported, or full: that the write itself will tell
+            target = end  # Unsupported or full: a full disk makes the write itself fail.
         self._allocated = target
 
 
@@ -131,7 +133,7 @@ def _free(fd: int) -> int:
 
 
 def write_all(fd: int, buffers: Sequence[Octets], position: int, flags: int = 0) -> None:
-    """Write buffers one after the other; with one call, where there are not very many."""
+    """Write all buffers in order; one system call suffices for up to `_MAX_BUFFERS` buffers."""
     for start in range(0, len(buffers), _MAX_BUFFERS):
         some = buffers[start : start + _MAX_BUFFERS]
         wanted = sum(map(len, some))

@@ -1,9 +1,10 @@
 """
-The time that a node has lived, over all its processes, and how old the entries of its logs are.
+Measures the time that a node has lived over all its processes, and the age of log entries.
 
-A wall clock steps: NTP corrects it, a board without a battery starts in another year. An age that
-goes by it ends sessions and trims journals at once. So each age that outlives a process is the
-difference of two readings of `LivedTime`, which nothing but time that passes moves.
+A wall clock steps: NTP corrects it, and a board without a battery starts in another year. An age by
+that clock would expire sessions and trim journals at once. So each age that outlives a process is
+the difference of two readings of `LivedTime`, and only elapsed time advances a reading (protocol
+rule 32).
 """
 
 from __future__ import annotations
@@ -16,34 +17,39 @@ from txbroker.storage.tables import LogTable
 SECOND = 1_000_000
 
 NOTED_EVERY = 60 * SECOND
-"""Microseconds between two notes of a node that runs."""
+"""Microseconds between two stored readings of a running node."""
 
 LONGEST_GAP = NOTED_EVERY
 """
-Microseconds that a gap between two processes counts at most: what a killed one may have left
-unnoted. The rest of a gap is known from the wall clock alone.
+Maximum that a gap between two processes counts, in microseconds.
+
+A killed process may leave this much unstored. Only the wall clock measures the rest of a gap.
 """
 
 STEPS = 64
-"""Marks in an age: an entry is let go when it is older by a 64th at most."""
+"""Marks in an age: an entry expires at most a 64th of the age too late."""
 
-_NOTE = Struct(">QQ")  # what had been lived, and the wall clock then
-_MARK = Struct(">QQ")  # a reading, and the last entry that there was
+_NOTE = Struct(">QQ")  # lived time, and the wall clock at that reading
+_MARK = Struct(">QQ")  # a reading, and the last entry of the log at that reading
 _KEY = b"lived"
 
 
 class LivedTime:
     """
-    Microseconds. A new node begins at the time of day, so that readings and the times of day that
-    earlier versions stored compare.
+    A clock of lived time in microseconds.
+
+    A new node's clock begins at the time of day. So its readings compare with the times of day that
+    earlier versions stored.
     """
 
     def __init__(
         self, table: LogTable, *, now: Callable[[], float], wall: Callable[[], int], last: int
     ) -> None:
         """
-        `now`: monotonic seconds; `wall`: microseconds UTC; `last`: the wall clock when an earlier
-        version wrote last, 0 where none did.
+        Continue the clock from the stored reading in `table`.
+
+        `now` returns monotonic seconds, `wall` UTC microseconds. `last` is the wall clock of the
+        last write of an earlier version, or 0.
         """
         self._table = table
         self._now = now
@@ -56,25 +62,25 @@ class LivedTime:
         self.note()
 
     def __call__(self) -> int:
-        """A reading."""
+        """Return a reading."""
         return self._before + int((self._now() - self._begun) * SECOND)
 
     def tick(self) -> None:
-        """Each second: keep the reading now and then."""
+        """Store the reading every `NOTED_EVERY`; the caller calls this each second."""
         if self() - self._noted >= NOTED_EVERY:
             self.note()
 
     def note(self) -> None:
-        """Keep the reading with the next commit."""
+        """Store the reading with the next commit."""
         self._noted = self()
         self._table.put(_KEY, _NOTE.pack(self._noted, self._wall()))
 
 
 class EntryAges:
     """
-    How old the entries of logs are: for each log some marks, which say what there was when.
+    Ages of the entries of logs, from a few marks per log: a reading and the last entry then.
 
-    Entries that earlier versions wrote, or another node, are as old as their first mark.
+    Entries that an earlier version or another node wrote are as old as their first mark.
     """
 
     def __init__(self, table: LogTable, lived: Callable[[], int]) -> None:
@@ -82,7 +88,9 @@ class EntryAges:
         self._lived = lived
 
     def note(self, name: bytes, last: int, age: float) -> None:
-        """Now and then: a log ends with the entry `last`; somebody will ask for this age."""
+        """
+        Mark that the log ends with entry `last`, for later queries with this `age` in seconds.
+        """
         marks, now, limit = self._marks(name), self._lived(), int(age * SECOND)
         before, known = marks[-1] if marks else (0, 0)
         if last <= known or now - before < limit // STEPS:
@@ -92,12 +100,12 @@ class EntryAges:
         self._table.put(name, b"".join(_MARK.pack(*mark) for mark in marks))
 
     def through(self, name: bytes, age: float) -> int:
-        """The last entry of the log that is known to be older than that; 0: none is."""
+        """Return the last entry of the log that is older than `age` seconds; 0 if none is."""
         oldest = self._lived() - int(age * SECOND)
         return max((last for time, last in self._marks(name) if time <= oldest), default=0)
 
     def keep_only(self, names: set[bytes]) -> None:
-        """There are these logs and no others."""
+        """Delete the marks of all logs that `names` does not contain."""
         for name, _ in self._table.items():
             if name not in names:
                 self._table.delete(name)

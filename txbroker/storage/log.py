@@ -41,9 +41,9 @@ from txbroker.storage.segment import (
 
 __all__ = ["Batch", "CorruptLog", "SegmentLog"]
 
-_MAX_BATCHES = 65_536  # in one segment, so that it is scanned in a moment
+_MAX_BATCHES = 65_536  # per segment: longer segments make the scan at start slow
 _MIN_SEGMENT = 64 * 1024
-_LARGE = 1024 * 1024  # a batch up to this is written as a whole, whatever is asked for
+_LARGE = 1024 * 1024  # a write call writes a batch up to this size whole, whatever `most` says
 _VERIFY_STEP = 256 * 1024
 
 
@@ -75,10 +75,10 @@ class SegmentLog:
         data: Path | None = None,
     ) -> None:
         """
-        Open or create it; raises `StoreError`, or `CorruptLog`.
+        Open or create the log; raises `StoreError`, or `CorruptLog`.
 
-        `data` is the folder that messages tell the operator to repair, `folder` if not given.
-        A segment is smaller than `segment_bytes` on a small file system.
+        `data` is the folder that error messages name for `txbroker repair`; the default is
+        `folder`. On a small file system segments are smaller than `segment_bytes`.
         """
         self.folder = folder
         self._data = folder if data is None else data
@@ -88,13 +88,13 @@ class SegmentLog:
             found = recover(folder, self._data, on_trimmed)
             capacity = stat.f_frsize * stat.f_blocks
             self._segment_bytes = max(_MIN_SEGMENT, min(segment_bytes, capacity // 16))
-            # All logs of a node together stay below a sixteenth: few of them are large.
+            # All logs of a node must stay below a sixteenth of the disk; few logs are large.
             self._step = capacity // 128
             self._segments = found.segments
             self._tail = self._open_tail()
         except OSError as error:
             raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
-        self._batches = 0  # in the last segment since it was opened
+        self._batches = 0  # of the last segment, since the log was opened
         self.size = sum(segment.end for segment in self._segments)
         self.next = found.next
         self.written = found.next - 1
@@ -104,52 +104,55 @@ class SegmentLog:
         self.staged_entries = 0
         self.is_discarded = False
         self._staged: list[_Staged] = []
-        self._snapshot = threading.Lock()  # never held while the disk is waited for
+        self._snapshot = threading.Lock()  # Holding it during disk I/O would block the loop.
         self._syncing = threading.Lock()
         self._dirty: dict[OpenFile, None] = {}
         self._dirty_folder: OpenFile | None = None
         self._newest = self._segments[-1].first if self._segments else 0
-        self._told = 0  # as newest, since the log was opened
+        self._told = 0  # the newest segment written to `newest_segment` since the log was opened
         self._failure: StoreError | None = None
-        # What the batches of a write that failed say is synced. They are written again byte for
-        # byte: a loss of power may leave some sectors of either, and a mix reads as damage.
+        # The `synced` field of the batches of a failed write. A retry must repeat every byte: a
+        # loss of power may leave sectors of both writes, and a mix reads as damage.
         self._tried: int | None = None
-        self._begun = 0  # bytes of the first staged body that are written, without its head
+        self._begun = 0  # bytes of the first staged body that are written; its head is not
 
     @property
     def first(self) -> int:
-        """Number of the first entry kept; that of the next one where there is none."""
+        """Number of the first retained entry; number of the next entry in an empty log."""
         return self._segments[0].first if self._segments else self.written + 1
 
     @property
     def kept_from(self) -> int:
         """
-        The number from which on nothing was trimmed: 1, though there may be a hole, or `first`.
+        Number from which on the log has trimmed nothing: `first`, or 1 where nothing was trimmed.
+
+        The range may contain a hole.
         """
         return self.first if self._segments and self._segments[0].previous else 1
 
     @property
     def is_rotated(self) -> bool:
-        """Whether a segment was finished that is not synced yet."""
+        """True if the log has finished a segment that is not synced yet."""
         return len(self._dirty) > 1
 
     @property
     def extent(self) -> tuple[Path, int] | None:
-        """The file that is appended to, and how many bytes of it are written; None: none yet."""
+        """File that the log appends to, and its written bytes; None before the first segment."""
         return (self._segments[-1].path, self._segments[-1].end) if self._segments else None
 
     @property
     def time(self) -> int:
-        """The time of the last batch, UTC microseconds; 0 where there is none."""
+        """Time of the last batch in UTC microseconds; 0 in an empty log."""
         return self._time
 
     # -- writing
 
     def append(self, body: bytes, count: int = 1, *, time: int, first: int | None = None) -> int:
         """
-        Stage a batch of `count` entries; returns the number of its first entry.
+        Stage a batch of `count` entries; return the number of its first entry.
 
-        `time` in UTC microseconds. A `first` above `next` leaves a hole, for ever.
+        `time` is in UTC microseconds. A `first` above `next` leaves a permanent hole. Raises
+        `CallerError` for a `first` below `next`.
         """
         if first is None:
             first = self.next
@@ -163,11 +166,10 @@ class SegmentLog:
 
     def write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
         """
-        Write what is staged, about `most` bytes of it; True if that is all. `is_unread`: nobody is
-        about to read it.
+        Write about `most` bytes of the staged batches. Return True if nothing stays staged.
 
-        Raises `DiskFull`, and then what is not written stays staged as it was; another `StoreError`
-        is final.
+        `is_unread`: True if no reader is about to read these bytes. Raises `DiskFull`; the
+        unwritten batches then stay staged. Any other `StoreError` is final.
         """
         with self._writing():
             while self._staged and most > 0:
@@ -176,13 +178,13 @@ class SegmentLog:
 
     def leave_out(self) -> int:
         """
-        Forget what is staged; its numbers stay a hole. How many entries that are.
+        Drop the staged batches; return the number of dropped entries. Their numbers stay a hole.
 
-        For a log whose entries may be missing rather than hold up the others. Raises what `write`
-        does, and then all is still staged.
+        For a log that may miss entries rather than delay the other logs. Raises the errors of
+        `write`; then everything stays staged.
         """
         if self._tail is not None:
-            # A whole batch of a write that failed halfway, behind a shorter one, reads as damage.
+            # A failed write may leave a whole batch behind a shorter one, which reads as damage.
             with self._writing():
                 self._tail.truncate(self._segments[-1].end)
         count = sum(staged.entries for staged in self._staged)
@@ -193,7 +195,7 @@ class SegmentLog:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the system says of the disk is `DiskFull`, or final."""
+        """Turn an error of the system into `DiskFull`, or into a final failure of the log."""
         try:
             yield
         except OSError as error:
@@ -203,7 +205,7 @@ class SegmentLog:
             raise self._failure from error
 
     def _write_some(self, is_unread: bool, most: int) -> int:
-        """Write what is staged as far as it goes into one segment; how many bytes."""
+        """Write staged batches into one segment; return the number of bytes written."""
         if not self._begun and (self._tail is None or not self._has_room(self._segments[-1])):
             self._begin_segment()
             return 0
@@ -232,9 +234,9 @@ class SegmentLog:
 
     def _write_more(self, tail: LogTail, segment: Segment, is_unread: bool, most: int) -> int:
         """
-        Write more of the body of a batch that is too large to be written at once; how many bytes.
+        Write more of the body of a large batch; return the number of bytes written.
 
-        Its head comes last: until then there is nothing here, whatever happens.
+        The head follows last. Until then a crash leaves no valid batch here.
         """
         first, entries, time, body = self._staged[0]
         piece = memoryview(body)[self._begun : self._begun + most]
@@ -252,7 +254,7 @@ class SegmentLog:
     def _count(
         self, tail: LogTail, segment: Segment, notes: list[tuple[int, int]], position: int
     ) -> None:
-        """The first batches staged, those of `notes`, are written up to `position`."""
+        """Count the first staged batches, those in `notes`, as written up to `position`."""
         for first, place in notes:
             segment.note(first, place)
         if segment.time is None:
@@ -270,14 +272,14 @@ class SegmentLog:
             self.written = last.first + last.entries - 1
 
     def _has_room(self, segment: Segment) -> bool:
-        """Whether the next batch goes into this segment; any batch goes into an empty one."""
+        """Return True if the next batch fits into `segment`; an empty segment fits any batch."""
         if segment.end == SEGMENT_HEAD:
             return True
         wanted = segment.end + BATCH_HEAD + len(self._staged[0].body)
         return wanted <= self._segment_bytes and self._batches < _MAX_BATCHES
 
     def _begin_segment(self) -> None:
-        """Make a new segment for what is staged; the one before gives back what it has too much."""
+        """Create a segment for the staged batches, and truncate the previous segment."""
         before = self._segments[-1] if self._segments else None
         first = self._staged[0].first
         segment = Segment(
@@ -288,7 +290,7 @@ class SegmentLog:
             is_indexed=True,
         )
         if before is not None and self._tail is not None:
-            self._tail.truncate(before.end)  # it may be just the room that the new one wants
+            self._tail.truncate(before.end)  # The new segment may need exactly this room.
         folder = OpenFile(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         tail = LogTail(segment.path, is_new=True, step=self._step)
         try:
@@ -313,10 +315,10 @@ class SegmentLog:
 
     def sync(self) -> None:
         """
-        Make durable what was written before the call. Runs in a thread.
+        Make durable all that was written before the call. Runs in a thread.
 
-        Raises `StoreError`; then nobody knows what is on the disk, and it stays so: a second
-        fdatasync would succeed without having saved anything.
+        Raises `StoreError`, and the failure is permanent: the state of the disk is unknown. A
+        second fdatasync would succeed without having saved anything.
         """
         with self._syncing:
             if self._failure is not None:
@@ -345,9 +347,10 @@ class SegmentLog:
 
     def batches(self, after: int = 0) -> Iterator[Batch]:
         """
-        The written batches that hold entries above `after`, in order; raises `CorruptLog`.
+        Return the written batches that hold entries above `after`, in order.
 
-        What is written or trimmed meanwhile may be left out or come.
+        Batches that are written or trimmed during the iteration may appear or not. Raises
+        `CorruptLog`.
         """
         segment = self.segment_at(after + 1)
         while segment is not None:
@@ -359,8 +362,9 @@ class SegmentLog:
 
     def _walk(self, segment: Segment, entry: int) -> Iterator[Whole]:
         """
-        The batches of a segment from not far before that of `entry` on, also those written
-        meanwhile; raises `CorruptLog`.
+        Return the batches of a segment from a little before that of `entry` on.
+
+        Batches written during the iteration follow. Raises `CorruptLog`.
         """
         if self._place(segment) is None:
             return
@@ -381,28 +385,30 @@ class SegmentLog:
             raise self.corrupt(segment, following)
 
     def corrupt(self, segment: Segment, following: int) -> CorruptLog:
-        """What is wrong where no valid batch follows in a segment, the next entry being this."""
+        """Return the error for a segment without a valid batch for entry `following`."""
         return CorruptLog(segment.path, following - 1, self._data)
 
     def _place(self, segment: Segment) -> int | None:
-        """Index of a segment; None where it was trimmed."""
+        """Return the index of a segment; None for a trimmed segment."""
         place = bisect_right(self._segments, segment.first, key=lambda one: one.first) - 1
         return place if place >= 0 and self._segments[place] is segment else None
 
     def segment_at(self, entry: int) -> Segment | None:
-        """The one that has the entry or, where it is kept no longer, the first."""
+        """Return the segment that holds `entry`; the first segment where `entry` is trimmed."""
         place = bisect_right(self._segments, entry, key=lambda one: one.first) - 1
         return self._segments[max(0, place)] if self._segments else None
 
     def segment_after(self, segment: Segment) -> Segment | None:
-        """The next one that is kept."""
+        """Return the next segment of the log, or None."""
         place = bisect_right(self._segments, segment.first, key=lambda one: one.first)
         return self._segments[place] if place < len(self._segments) else None
 
     def offset_at(self, time: int) -> int:
         """
-        The first written entry that is not older than `time`, by the time of its batch; what comes
-        after the last one where all are older. Exact as long as the clock was never set back.
+        Return the first written entry that is not older than `time`, by the time of its batch.
+
+        Where all entries are older, the result is the number after the last one. The result is
+        exact unless the clock was set back.
         """
         low, high = 0, len(self._segments)
         while low < high:
@@ -421,14 +427,15 @@ class SegmentLog:
         return self.written + 1
 
     def size_above(self, entry: int) -> int:
-        """How many bytes there are for what is above an entry, at most."""
+        """Return an upper bound of the bytes that the entries above `entry` occupy."""
         place = bisect_right(self._segments, entry + 1, key=lambda one: one.first) - 1
         return sum(segment.end for segment in self._segments[max(place, 0) :])
 
     def excess(self, limit: int) -> int:
         """
-        The last entry of the oldest segments without which there are at most `limit` bytes; 0 when
-        nothing has to go. The present segment always stays.
+        Return the last entry to trim so that at most `limit` bytes remain; 0 to trim nothing.
+
+        Only whole segments count, and the present segment always stays.
         """
         over = self.size - limit
         last = 0
@@ -440,10 +447,10 @@ class SegmentLog:
         return last
 
     def verify(self) -> Iterator[None]:
-        """Check the segments before the present one in small steps; raises `CorruptLog`."""
+        """Check all segments but the present one in small steps; raises `CorruptLog`."""
         for segment in self._segments[:-1]:
             if self._place(segment) is None:
-                continue  # trimmed meanwhile
+                continue  # The log trimmed this segment between two steps.
             step = 0
             for head, _ in self._walk(segment, segment.first):
                 if head.end - step >= _VERIFY_STEP:
@@ -454,7 +461,11 @@ class SegmentLog:
     # -- the ends
 
     def trim(self, through: int) -> int:
-        """Delete whole segments of entries up to `through`, never the last; returns bytes freed."""
+        """
+        Delete whole segments of entries up to `through`; return the bytes freed.
+
+        The last segment always stays. Raises `StoreError`.
+        """
         freed = 0
         while len(self._segments) > 1 and self._segments[1].first <= through + 1:
             segment = self._segments[0]
@@ -468,9 +479,7 @@ class SegmentLog:
         return freed
 
     def discard(self) -> None:
-        """
-        Close the log of a folder that is about to be deleted: readers take all of it for trimmed.
-        """
+        """Close a log whose folder is about to be deleted: readers see every entry as trimmed."""
         self.close()
         self.is_discarded = True
         self._segments.clear()
@@ -478,9 +487,10 @@ class SegmentLog:
 
     def close(self) -> None:
         """
-        Give back preallocated space. What is staged is lost: write and sync before.
+        Return preallocated space to the disk. Staged batches are lost: write and sync before.
 
-        Where all is synced, a last empty batch says so: whatever is missing later is corruption.
+        A last empty batch records that all entries are synced. Anything missing later is
+        corruption.
         """
         tail, self._tail = self._tail, None
         if tail is None or self._failure is not None:
@@ -493,12 +503,12 @@ class SegmentLog:
                 end += len(said)
             tail.truncate(end)
         except OSError:
-            pass  # no room for it, or a broken disk: nothing is lost that was not lost before
+            pass  # A full or broken disk loses nothing here that was durable before.
 
 
 @contextmanager
 def reading(segment: Segment) -> Iterator[None]:
-    """What the system says of its file is a `StoreError`."""
+    """Turn an error of the system into a `StoreError` that names the segment's file."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """
-SHELL: reads a log in pieces: where they lie is found out on the loop, the rest is for a thread.
+SHELL: reads a log in pieces: the loop locates a piece, a worker thread reads it.
 
-The log goes on meanwhile: it is appended to, and trimmed.
+The loop may append to the log and trim it between two pieces.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from txbroker.storage.segment import BATCH_HEAD, Segment, Whole, seek, walk
 
 
 class EntryTrimmed(Exception):
-    """What comes next is kept no longer."""
+    """The log has trimmed the next entry of a cursor."""
 
 
 class LogCursor:
-    """The batches of `log` from that of `entry` on: `look`, then `read`, and so on."""
+    """
+    Reads the batches of `log` from the batch of `entry` on.
+
+    Callers alternate: `look` on the loop, then `read` in any thread.
+    """
 
     def __init__(self, log: SegmentLog, entry: int) -> None:
         self._log = log
@@ -33,7 +37,8 @@ class LogCursor:
 
     def look(self) -> bool:
         """
-        On the loop's thread, before each `read`: whether there is something to read.
+        Return True if `read` has something to read. The loop's thread calls this before each
+        `read`.
 
         Raises `EntryTrimmed`, `CorruptLog`, `StoreError`.
         """
@@ -43,7 +48,7 @@ class LogCursor:
             return self._begin()
         segment = self._segment
         if self._position == self._end < segment.end:
-            self._go_on()  # it has grown
+            self._go_on()  # The segment has grown.
             return True
         after = self._log.segment_after(segment)
         if self._log.is_discarded:
@@ -60,8 +65,9 @@ class LogCursor:
 
     def read(self, size: int) -> list[Whole]:
         """
-        In any thread: the next batches, of `size` bytes or a little more; none where a segment has
-        come to its end. Raises `StoreError`.
+        Return the next batches, of `size` bytes or a little more. Any thread may call this.
+
+        An empty list means the end of a segment. Raises `StoreError`.
         """
         assert self._segment is not None
         found: list[Whole] = []

@@ -1,9 +1,9 @@
 """
-SHELL: the newest segment of a log, as one line beside the segments.
+SHELL: stores the number of the newest segment of a log, as one line beside the segments.
 
-A segment names its predecessor, no segment names its successor. Without this line a log whose last
-segment is gone reads as a shorter, whole log. The line is written after a sync of the segment, and
-is no promise: a crash may leave an older line, or none.
+A segment names its predecessor, but no segment names its successor. Without this line a log whose
+last segment is missing reads as a shorter, whole log. The log writes the line after a sync of the
+segment, unsynced. So a crash may leave an older line, or none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _FIRST = 20  # digits
 
 
 def read(folder: Path) -> int:
-    """First entry of the newest segment that was ever durable; 0 where nothing tells. OSError."""
+    """
+    Return the first entry of the newest segment that was durable; 0 without a valid line.
+
+    Raises `OSError`.
+    """
     try:
         data = (folder / NAME).read_bytes()
     except FileNotFoundError:
@@ -33,9 +37,9 @@ def read(folder: Path) -> int:
 
 def write(folder: Path, first: int) -> None:
     """
-    Replace the line, unsynced; a folder that is gone, a full or a broken disk leave it as it is.
+    Replace the line, unsynced. A missing folder and a full or broken disk leave the old line.
 
-    Replaced as a whole: a backup that has the file open reads the line of its own moment.
+    The file is replaced as a whole, so a backup that has it open reads a consistent line.
     """
     fresh = folder / f"{NAME}.new"
     with contextlib.suppress(OSError):

@@ -1,15 +1,17 @@
 """
-SHELL: a log's files as a process finds them that starts: what is whole, torn or corrupt.
+SHELL: recovers a log at the start of a process: which batches are whole, torn or corrupt.
 
-What a crash can leave. Writes that no sync has followed reach the disk in any order, page by page,
-or not at all; what is synced stays. So a place that fails its check was
+A crash leaves the log so: unsynced writes reach the disk in any order, page by page, or not at all.
+Synced writes stay. So a batch that fails its check was
 
-- torn by a crash, when no later batch says that its entry was synced, and either nothing valid
-  stands behind it, or it has the mark of a page that never reached the disk: a sector of zeros;
+- torn by a crash, if no later batch records its entry as synced, and either no valid batch follows,
+  or a sector of zeros marks a page that never reached the disk;
 - damaged later (corrupt) otherwise.
 
-Each batch says up to which entry the log was synced when it was written. So the scan goes from the
-last segment back only as far as nothing says that all is synced: one segment, as a rule.
+Recovery cuts a torn tail off, and refuses a corrupt log.
+
+Each batch records up to which entry the log was synced at its write. So the scan begins at the last
+segment and ends where a batch proves all earlier entries synced: usually after one segment.
 """
 
 from __future__ import annotations
@@ -36,22 +38,22 @@ from txbroker.storage.segment import (
 )
 
 _SECTOR = 512
-_BLOCK = 1024 * 1024  # bytes that are written anew at a time
+_BLOCK = 1024 * 1024  # bytes per step of writing anew
 
 OnTrimmed = Callable[[Path, int, int], None]
-"""Called with file, last good entry and bytes cut."""
+"""Callback for a trimmed log: file, last good entry, bytes cut."""
 
 
 @attrs.define(kw_only=True)
 class SegmentScan:
     """
-    What a scan found in one segment.
+    Result of the scan of one segment.
 
-    `next` follows the last entry that stands before `position`, the first place that holds no valid
-    batch. `is_whole`: there is nothing but zeros from there on. `resumes` is the position of the
-    first valid batch behind it (None: there is none), `highest` follows the last entry of any valid
-    batch, `synced` is the highest entry that one of them calls synced. `time` is that of the last
-    batch before `position`.
+    `position` is the first position without a valid batch; `next` is the number after the last
+    entry before it. `is_whole`: True if only zeros follow `position`. `resumes` is the position of
+    the first valid batch behind `position`, or None. `highest` is the number after the last entry
+    of any valid batch. `synced` is the highest entry that a valid batch records as synced. `time`
+    is the time of the last batch before `position`, in UTC microseconds.
     """
 
     segment: Segment
@@ -67,13 +69,13 @@ class SegmentScan:
 
     @property
     def holds_any(self) -> bool:
-        """Whether there is any valid batch in it."""
+        """True if the segment holds any valid batch."""
         return self.position > SEGMENT_HEAD or self.resumes is not None
 
 
 @attrs.frozen(kw_only=True)
 class RecoveredLog:
-    """The segments of a log, the number of its next entry, the time of its last batch (or 0)."""
+    """The segments of a log, its next entry number, and the time of its last batch (or 0)."""
 
     segments: list[Segment]
     next: int
@@ -82,9 +84,10 @@ class RecoveredLog:
 
 def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> RecoveredLog:
     """
-    What a log's folder holds; all of it is durable on return.
+    Recover the log in `folder`; all of it is durable on return.
 
-    A torn tail is cut off durably; raises `CorruptLog` where there is more than that.
+    A torn tail is cut off durably, and `on_trimmed` is called. Raises `CorruptLog` for other
+    damage.
     """
     found = list_segments(folder)
     latest = newest_segment.read(folder)
@@ -115,9 +118,9 @@ def recover(folder: Path, data: Path, on_trimmed: OnTrimmed) -> RecoveredLog:
 
 def _write_anew(segment: Segment, synced: int) -> None:
     """
-    Write what stands behind the last synced entry once more, then sync it.
+    Write the bytes behind the last synced entry once more, then sync them.
 
-    After a sync that failed the system takes these pages for clean: a second sync would succeed
+    After a failed sync the system regards these pages as clean. A second sync alone would succeed
     without having saved anything.
     """
     file = OpenFile(segment.path, os.O_RDWR)
@@ -128,12 +131,12 @@ def _write_anew(segment: Segment, synced: int) -> None:
     except OSError as error:
         if error.errno not in SHORT:
             raise
-        # A file system that never overwrites wants room for this; without room the sync decides.
+        # A copy-on-write file system may lack room for the rewrite; then the sync alone decides.
     file.sync()
 
 
 def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
-    """The segments in a folder in order, each with whether its header is valid."""
+    """Return the segments of a folder in order, each with True if its header is valid."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if is_segment_name(entry.name))
     found: list[tuple[Segment, bool]] = []
@@ -150,12 +153,12 @@ def list_segments(folder: Path) -> list[tuple[Segment, bool]]:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a file of that name is a segment."""
+    """True if `name` is the file name of a segment."""
     return len(name) == 24 and name.endswith(".log") and name[:20].isdecimal()
 
 
 def check_chain(found: list[tuple[Segment, bool]], data: Path) -> None:
-    """Raises `CorruptLog` where a segment in the middle is missing."""
+    """Raise `CorruptLog` if a segment in the middle is missing."""
     place = find_gap(found)
     if place is not None:
         scan = scan_segment(*found[place - 1])
@@ -164,7 +167,7 @@ def check_chain(found: list[tuple[Segment, bool]], data: Path) -> None:
 
 
 def check_last(folder: Path, found: list[tuple[Segment, bool]], latest: int, data: Path) -> None:
-    """Raises `CorruptLog` where the segments behind the last one found are missing."""
+    """Raise `CorruptLog` if segments after the last one found are missing."""
     if is_last_missing(found, latest):
         good = scan_segment(*found[-1]).next - 1 if found else 0
         path = segment_path(folder, latest)
@@ -172,12 +175,12 @@ def check_last(folder: Path, found: list[tuple[Segment, bool]], latest: int, dat
 
 
 def is_last_missing(found: list[tuple[Segment, bool]], latest: int) -> bool:
-    """True if a segment that begins with `latest` was durable, and none so late is there."""
+    """True if the segment that begins with `latest` was durable and the folder lacks it."""
     return latest > (found[-1][0].first if found else 0)
 
 
 def find_gap(found: list[tuple[Segment, bool]]) -> int | None:
-    """The index of the first segment whose predecessor is missing."""
+    """Return the index of the first segment whose predecessor is missing, or None."""
     for place in range(1, len(found)):
         (before, _), (segment, has_head) = found[place - 1], found[place]
         if has_head and segment.previous != before.first:
@@ -186,7 +189,7 @@ def find_gap(found: list[tuple[Segment, bool]]) -> int | None:
 
 
 def scan_segment(segment: Segment, has_head: bool) -> SegmentScan:
-    """Check all of one segment; its `end` and index are set."""
+    """Check a whole segment; set its `end` and its index."""
     file = segment.open()
     scan = SegmentScan(segment=segment, size=segment.end, has_head=has_head, next=segment.first)
     if has_head:
@@ -226,7 +229,7 @@ def _is_zero(file: OpenFile, position: int, end: int) -> bool:
 
 
 def _scan_back(found: list[tuple[Segment, bool]]) -> list[SegmentScan]:
-    """Scan from the last segment back, as far as is not known to have been synced."""
+    """Scan segments backward, until a batch proves all earlier entries synced."""
     broken = next((place for place, (_, has_head) in enumerate(found) if not has_head), len(found))
     scans: list[SegmentScan] = []
     synced = 0
@@ -241,7 +244,7 @@ def _scan_back(found: list[tuple[Segment, bool]]) -> list[SegmentScan]:
 
 
 def find_fault(scans: list[SegmentScan]) -> int | None:
-    """The index of the first scan that does not end where it should."""
+    """Return the index of the first scan that ends in the wrong place, or None."""
     for place, scan in enumerate(scans):
         if not scan.has_head or not scan.is_whole:
             return place
@@ -253,7 +256,7 @@ def find_fault(scans: list[SegmentScan]) -> int | None:
 
 
 def _check_torn(scans: list[SegmentScan], fault: int, synced: int, latest: int, data: Path) -> None:
-    """Raises `CorruptLog` unless a crash explains what was found; see the module."""
+    """Raise `CorruptLog` unless a crash explains the fault; the module docstring has the rule."""
     scan = scans[fault]
     following = scans[fault - 1].next if not scan.has_head and fault else scan.next
     is_last = scan.resumes is None and not any(later.holds_any for later in scans[fault + 1 :])
@@ -263,7 +266,7 @@ def _check_torn(scans: list[SegmentScan], fault: int, synced: int, latest: int, 
 
 
 def _looks_unwritten(scan: SegmentScan) -> bool:
-    """Whether a sector of zeros, or the end of the file, begins before anything valid does."""
+    """True if a sector of zeros, or the end of the file, precedes the next valid batch."""
     file, position = scan.segment.open(), scan.position
     if scan.is_whole or is_cut_short(file, scan.segment.first, position, scan.size):
         return True
@@ -277,7 +280,7 @@ def _looks_unwritten(scan: SegmentScan) -> bool:
 
 
 def _cut(folder: Path, scans: list[SegmentScan], on_trimmed: OnTrimmed) -> None:
-    """Cut the log off where the first of the scans ends, durably."""
+    """Cut the log off, durably, at the end of the first scan."""
     torn = scans[0]
     size = sum(_used(scan) for scan in scans)
     for scan in reversed(scans):
@@ -293,7 +296,7 @@ def _cut(folder: Path, scans: list[SegmentScan], on_trimmed: OnTrimmed) -> None:
 
 
 def _used(scan: SegmentScan) -> int:
-    """Bytes behind the place that fails, without zeros at the end of the file."""
+    """Return the bytes behind the failing position, less zeros at the end of the file."""
     file = scan.segment.open()
     used = 0
     for position in range(scan.position, scan.size, BLOCK):

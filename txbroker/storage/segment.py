@@ -1,8 +1,8 @@
 """
-SHELL: one segment file of a log: its format, reading it, finding a place in it.
+SHELL: defines the format of a log's segment file, reads it, and finds positions in it.
 
-A segment is `<first entry, 20 digits>.log`: a header, then batches, then perhaps zeros, which are
-preallocated space. All numbers are little-endian.
+A segment is `<first entry, 20 digits>.log`: a header, then batches, then perhaps preallocated
+zeros. All numbers are little-endian.
 
     header   magic, format, crc32 of the rest, first entry, first entry of the segment before,
              number that followed the last entry of the segment before
@@ -10,8 +10,8 @@ preallocated space. All numbers are little-endian.
              entry, count, time (UTC microseconds), last entry known to be synced when this batch
              was written, body
 
-The head's checksum starts from a number made of the place at which the batch stands, so that bytes
-of a log that somebody publishes, and old bytes at another place, are never taken for a batch.
+The head's checksum starts from a number derived from the batch's position. So the reader never
+mistakes published bytes of a log, or old bytes at another position, for a batch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from txbroker.model.errors import StoreError
 from txbroker.storage.files import OpenFile
 
 FORMAT = 2
-"""Version of the files and of the records in them; another one is refused."""
+"""Version of the files and of the records in them; another version is refused."""
 
 BLOCK = 320 * 1024
 """Bytes read at a time."""
 
 INDEX_STEP = 16 * 1024
-"""About so many bytes lie between two places in the index of a segment."""
+"""Approximate distance in bytes between two positions in the index of a segment."""
 
-_WINDOW = 64 * 1024  # bytes that are searched at a time
+_WINDOW = 64 * 1024  # bytes per step of a search
 
 _SEGMENT = Struct("<8sII")
 _SEGMENT_REST = Struct("<QQQ")
@@ -54,10 +54,10 @@ BATCH_HEAD = _BATCH.size
 
 
 class CorruptLog(StoreError):
-    """A log fails its check in a place where it was known to be good, or might have been."""
+    """A log fails its check at an entry that was, or may have been, durable."""
 
     def __init__(self, file: Path, last_good: int, data: Path, *, problem: str = "") -> None:
-        """`data` is the folder that `txbroker repair` takes."""
+        """`data` is the folder to name for `txbroker repair`."""
         self.file = file
         self.last_good = last_good
         what = problem or f"checksum of the entry after {last_good} does not match"
@@ -69,7 +69,7 @@ class CorruptLog(StoreError):
 
 @attrs.frozen(kw_only=True)
 class Batch:
-    """What was appended at once: `count` entries from `first` on; `time` in UTC microseconds."""
+    """`count` entries that were appended at once, from `first` on; `time` in UTC microseconds."""
 
     first: int
     count: int
@@ -78,12 +78,17 @@ class Batch:
 
     @property
     def last(self) -> int:
-        """Number of its last entry."""
+        """Number of the batch's last entry."""
         return self.first + self.count - 1
 
 
 class BatchHead(NamedTuple):
-    """The head of a batch of so many `entries` at a position of a segment."""
+    """
+    The head of a batch of `entries` entries at `position` of a segment.
+
+    `length` is the size of the body in bytes, `time` is in UTC microseconds, and `synced` is the
+    last entry known to be synced at the write of the batch.
+    """
 
     position: int
     length: int
@@ -95,18 +100,19 @@ class BatchHead(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next batch begins."""
+        """Position of the next batch."""
         return self.position + BATCH_HEAD + self.length
 
 
 @attrs.define(eq=False, kw_only=True)
 class Segment:
     """
-    One segment file, as far as it is known.
+    One segment file, as far as it was read.
 
-    `previous` and `follows`: see the module. `end` is the position behind the last batch, or the
-    size of the file as long as nobody looked. `index` maps entries to positions of batches; where
-    it `is_indexed`, no two neighbours in it have much more between them than one batch.
+    The module docstring defines `previous` and `follows`. `end` is the position behind the last
+    batch; before a scan, `end` is the size of the file. `index` maps entries to positions of
+    batches. `is_indexed`: True if two neighbours in `index` have little more than one batch between
+    them.
     """
 
     path: Path
@@ -122,33 +128,33 @@ class Segment:
         self.index = (array("Q", [self.first]), array("Q", [SEGMENT_HEAD]))
 
     def note(self, entry: int, position: int) -> None:
-        """A batch that begins with `entry` stands at `position`: remember some of those."""
+        """Index the batch at `position`, which begins with `entry`, if the last one is far."""
         entries, positions = self.index
         if position >= positions[-1] + INDEX_STEP:
             entries.append(entry)
             positions.append(position)
 
     def open(self) -> OpenFile:
-        """The file, for reading."""
+        """Open the file for reading."""
         return OpenFile(self.path, os.O_RDONLY)
 
 
 def segment_path(folder: Path, first: int) -> Path:
-    """Where the segment stands that begins with entry `first`."""
+    """Return the path of the segment that begins with entry `first`."""
     return folder / f"{first:020}.log"
 
 
 def pack_segment(segment: Segment) -> bytes:
-    """Its header."""
+    """Encode the header of `segment`."""
     rest = _SEGMENT_REST.pack(segment.first, segment.previous, segment.follows)
     return _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT, crc32(rest, FORMAT)) + rest
 
 
 def read_segment(path: Path, size: int) -> Segment | None:
     """
-    The segment in a file of `size` bytes; None where its header fails the check.
+    Read the header of a file of `size` bytes; return None if the header fails its check.
 
-    Raises `StoreError` where it was written by a newer version, or under another name.
+    Raises `StoreError` if another version, or another file name, was in use at its write.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -182,21 +188,21 @@ def read_segment(path: Path, size: int) -> Segment | None:
 
 
 def _seed(first: int, position: int) -> int:
-    """What the checksum of a batch's head starts from."""
+    """Return the start value for the checksum of a batch's head."""
     return (first * 0x9E3779B1 + position) & 0xFFFFFFFF
 
 
 def pack_batch(
     segment: Segment, position: int, first: int, count: int, time: int, synced: int, body: bytes
 ) -> bytes:
-    """The head of a batch that is written at `position` of `segment`."""
+    """Encode the head of a batch for `position` of `segment`."""
     rest = _BATCH_REST.pack(crc32(body), len(body), first, count, time, synced)
     check = crc32(rest, _seed(segment.first, position))
     return b"%b%b%b" % (_MAGIC, check.to_bytes(4, "little"), rest)
 
 
 def _head_at(block: bytes, at: int, segment: int, position: int, end: int) -> BatchHead | None:
-    """The head at `block[at:]`, which is `position` of the segment that begins with `segment`."""
+    """Decode the head at `block[at:]`, at `position` of the segment that begins with `segment`."""
     magic, check, body_check, length, first, count, time, synced = _BATCH.unpack_from(block, at)
     if magic != _MAGIC or position + BATCH_HEAD + length > end:
         return None
@@ -206,7 +212,7 @@ def _head_at(block: bytes, at: int, segment: int, position: int, end: int) -> Ba
 
 
 def is_cut_short(file: OpenFile, segment: int, position: int, end: int) -> bool:
-    """Whether the batch at `position` goes beyond `end`, where the file ends."""
+    """True if the batch at `position` extends beyond `end`, the end of the file."""
     block = os.pread(file.fd, BATCH_HEAD, position)
     if len(block) < BATCH_HEAD:
         return True
@@ -219,7 +225,7 @@ Whole = tuple[BatchHead, bytes]
 
 
 def walk(file: OpenFile, segment: int, position: int, end: int) -> Iterator[Whole]:
-    """The valid batches from `position` on, up to the first place that holds none, or `end`."""
+    """Return valid batches from `position` on, up to `end` or the first invalid position."""
     block, base = b"", position
     while True:
         at = position - base
@@ -247,7 +253,7 @@ def walk(file: OpenFile, segment: int, position: int, end: int) -> Iterator[Whol
 def find_head(
     file: OpenFile, segment: int, position: int, end: int, limit: int
 ) -> BatchHead | None:
-    """The first head of a batch at or behind `position`, before `limit`; bodies unchecked."""
+    """Return the first batch head in `position` to `limit`, or None; bodies are unchecked."""
     base = position
     while base < limit:
         block = os.pread(file.fd, min(_WINDOW, end - base), base)
@@ -264,7 +270,7 @@ def find_head(
 
 
 def find_valid(file: OpenFile, segment: int, position: int, end: int) -> Iterator[Whole]:
-    """All valid batches at or behind `position`, whatever lies between them."""
+    """Return all valid batches from `position` on, and skip any bytes between them."""
     while True:
         head = find_head(file, segment, position, end, end)
         if head is None:
@@ -279,8 +285,10 @@ def _bisect(
     file: OpenFile, segment: Segment, low: int, high: int, is_before: Callable[[BatchHead], bool]
 ) -> int:
     """
-    A position between `low` and `high`, both of batches, from where on it is not far to the last
-    batch that `is_before`; what is found on the way goes into the index.
+    Return a batch's position between `low` and `high`, near the last batch that `is_before`.
+
+    `low` and `high` are positions of batches. The search adds the batches that it reads to the
+    index.
     """
     entries, positions = segment.index
     while high - low > 2 * INDEX_STEP:
@@ -301,7 +309,7 @@ def _bisect(
 
 
 def seek(file: OpenFile, segment: Segment, entry: int) -> tuple[int, int]:
-    """First entry and position of a batch at, or not far before, the one that holds `entry`."""
+    """Return first entry and position of a batch at, or a little before, that of `entry`."""
     entries, positions = segment.index
     place = max(1, bisect_right(entries, entry))
     if not segment.is_indexed:
@@ -313,7 +321,7 @@ def seek(file: OpenFile, segment: Segment, entry: int) -> tuple[int, int]:
 
 
 def first_not_older(file: OpenFile, segment: Segment, time: int) -> int | None:
-    """The first entry of the segment whose batch is not older than `time`; None: all are older."""
+    """Return the first entry whose batch is not older than `time`; None if all are older."""
     low = _bisect(file, segment, SEGMENT_HEAD, segment.end, lambda head: head.time < time)
     for head, _ in walk(file, segment.first, low, segment.end):
         if head.time >= time and head.entries:
@@ -322,7 +330,7 @@ def first_not_older(file: OpenFile, segment: Segment, time: int) -> int | None:
 
 
 def first_time(segment: Segment) -> int | None:
-    """The time of its first batch, None where it holds none; looked up once."""
+    """Return the time of the segment's first batch, or None; the segment caches it."""
     if segment.time is None:
         head = find_head(segment.open(), segment.first, SEGMENT_HEAD, segment.end, SEGMENT_HEAD + 1)
         segment.time = None if head is None else head.time

@@ -1,10 +1,9 @@
 """
-SHELL: small keyed state that outlives the process: tables over one log, where the last value wins.
+SHELL: stores small keyed state durably: tables over one log, in which the last value wins.
 
-What is put and deleted in one turn, in whatever tables, is one batch of the log: after a crash it
-is all there or not at all. Values live in memory, or where their table keeps them. The log is
-cleaned by appending what is live anew, bit by bit, and then dropping what is older than the
-beginning of that.
+All changes of one turn, in any tables, make one batch of the log. So a crash leaves all of them or
+none. Values stay in memory, or where their table places them. A cleaning cycle bounds the log: the
+cycle appends the live values anew, bit by bit, then trims all entries older than the cycle.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from txbroker.storage.committer import Committer
 from txbroker.storage.log import SegmentLog
 
 SEGMENT_BYTES = 1024 * 1024
-"""For the log of tables: only whole segments can be dropped."""
+"""Bytes of a segment of the log: trimming drops whole segments only."""
 
 SLACK = 2 * 1024 * 1024
-"""A log may hold so many bytes besides twice the live ones before it is cleaned."""
+"""Bytes that a log may hold beside twice its live bytes before a cleaning cycle begins."""
 
 CLEAN_BYTES = 256 * 1024
-"""One call of `LogTables.clean` appends about so much at most."""
+"""Bytes that one call of `LogTables.clean` appends at most, approximately."""
 
 UNSTAGED = 1 << 63
-"""Above the number of every entry."""
+"""A number above the number of every entry."""
 
-_OP = Struct("<BBII")  # 1 put or 0 delete, then the lengths of table, key and value
+_OP = Struct("<BBII")  # 1 put or 0 delete; lengths of table, key and value
 _OVERHEAD = _OP.size
 
 _Name = tuple[str, bytes]
 
 
 class _Group:
-    """What is written to the log at once; `last` is its last entry, as soon as all is staged."""
+    """The changes of one write to the log; `last` is its last entry, once all is staged."""
 
     __slots__ = ("last",)
 
@@ -47,7 +46,9 @@ class _Group:
 
 class LogTable:
     """
-    One table; keys and values are bytes. Made by `LogTables.table`; `keep` is where values are.
+    A table of keys and values, both bytes, which `LogTables.table` makes.
+
+    `keep` places a value: in memory or in a file. `live` is the size of the live entries in bytes.
     """
 
     def __init__(
@@ -63,29 +64,29 @@ class LogTable:
         self.group = _Group()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
+        """Return the value of a key, or None."""
         value = self._values.get(key)
         return None if value is None else bytes(value)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All keys with their values; the table may change meanwhile."""
+        """Return all keys with their values; the table may change during the iteration."""
         return ((key, bytes(value)) for key, value in self.packed())
 
     def keys(self) -> list[bytes]:
-        """All keys: of a million in a tenth of the time that their values take with them."""
+        """Return all keys. For a million keys, `items` needs ten times as long."""
         return list(self._values)
 
     def packed(self) -> list[tuple[bytes, StoredValue]]:
-        """The same, with the values wherever they are."""
+        """Return all keys with their values, unread, wherever `keep` has placed them."""
         return list(self._values.items())
 
     def put(self, key: bytes, value: StoredValue) -> None:
-        """Set a value; kept with all else of this turn."""
+        """Set a value; the log stores it with all other changes of this turn."""
         self.restore(key, value)
         self._stage(key, self._values[key])
 
     def delete(self, key: bytes) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if present."""
         if key in self._values:
             self.restore(key, None)
             self._stage(key, None)
@@ -99,7 +100,7 @@ class LogTable:
     # -- from the tables
 
     def restore(self, key: bytes, value: StoredValue | None) -> None:
-        """Take a value, or that there is none, from the log."""
+        """Apply a change that the log already holds: a value, or None for a removed key."""
         before = self._values.pop(key, None) if value is None else self._values.get(key)
         if before is not None:
             self.live -= self._overhead + len(key) + len(before)
@@ -108,7 +109,7 @@ class LogTable:
             self.live += self._overhead + len(key) + len(value)
 
     def again(self, key: bytes) -> int:
-        """Append the value of a key once more; returns the bytes that it takes."""
+        """Append the value of a key once more; return its size in bytes."""
         value = self._values[key]
         self._stage(key, value)
         return self._overhead + len(key) + len(value)
@@ -123,7 +124,7 @@ _Keep = Callable[[StoredValue], StoredValue]
 
 
 class LogTables:
-    """All tables of a node, over one log."""
+    """All tables of a node over one log, with the cleaning of that log."""
 
     def __init__(
         self,
@@ -133,8 +134,10 @@ class LogTables:
         keeps: Mapping[str, _Keep] | None = None,
     ) -> None:
         """
-        Read the log; raises `StoreError`. `now` in UTC microseconds; `keeps`: where the values of
-        some tables are.
+        Read the log; raises `StoreError`.
+
+        `now` returns UTC microseconds. `keeps` says, for some tables, where their values are
+        placed.
         """
         self._log = log
         self._committer = committer
@@ -143,7 +146,7 @@ class LogTables:
         self._keeps = keeps or {}
         self._pending: dict[_Name, StoredValue | None] = {}
         self._group = _Group()
-        self._turns = 0  # that have changed anything
+        self._turns = 0  # turns that changed a table
         self._cleaning: Iterator[int] | None = None
         for batch in log.batches():
             try:
@@ -157,7 +160,11 @@ class LogTables:
         committer.add(log)
 
     def table(self, name: str) -> LogTable:
-        """The table of that name, at most 255 bytes; an empty one if it is new."""
+        """
+        Return the table of that name, empty if new.
+
+        Raises `CallerError` for a name of more than 255 bytes.
+        """
         found = self._tables.get(name)
         if found is None:
             if len(name.encode()) > 255:
@@ -168,8 +175,10 @@ class LogTables:
 
     def are_safe(self, *beginnings: str) -> bool:
         """
-        True if all that was changed in the tables whose names begin so is synced, with what else is
-        in the same turn: whoever asks need not wait for what others change all the time.
+        True if the changes of all tables whose names begin so are synced.
+
+        A caller need not wait for a sync of other tables, which change all the time. All changes
+        of one turn are synced together.
         """
         synced = self._log.synced
         return all(
@@ -180,9 +189,9 @@ class LogTables:
 
     def clean(self, budget: int = 1000) -> None:
         """
-        Go on with cleaning, if there is reason to: append up to `budget` keys anew.
+        Continue or begin a cleaning cycle, if the log is too large: append up to `budget` keys.
 
-        To be called every second or so, and ended as a turn. Raises `StoreError`.
+        The caller calls this about once a second, and then ends the turn. Raises `StoreError`.
         """
         if self._committer.is_full:
             return
@@ -204,10 +213,10 @@ class LogTables:
     # -- internal
 
     def _clean(self) -> Iterator[int]:
-        """One cycle: the bytes appended for one key after the other; 0 to go on later."""
+        """Run one cycle; yield the bytes appended for each key, or 0 to pause the cycle."""
         through = self._log.next - 1
         for table in list(self._tables.values()):
-            for key in table.keys():  # noqa: SIM118 - of one moment: the table changes meanwhile
+            for key in table.keys():  # noqa: SIM118 - a snapshot: the table changes in between
                 if key in table:
                     yield table.again(key)
         turn = self._turns
@@ -219,7 +228,7 @@ class LogTables:
         self._log.trim(through)
 
     def _mark(self) -> _Group:
-        """Something was changed: it is written with what is not written yet."""
+        """Register a change for the next write of the log, and return its group."""
         if len(self._pending) == 1:
             self._committer.before_write(self._stage)
         if self._group.last < UNSTAGED and not self._log.staged:
@@ -248,7 +257,7 @@ def _op(name: str, key: bytes, value: StoredValue | None) -> tuple[bytes, bytes,
 
 
 def _decode(body: bytes) -> Iterator[tuple[str, bytes, bytes | None]]:
-    """The changes in a batch; raises `ValueError` or `struct.error` for anything else."""
+    """Decode the changes in a batch; raises `ValueError` or `struct.error` for foreign bytes."""
     at = 0
     while at < len(body):
         kind, name_size, key_size, size = _OP.unpack_from(body, at)

@@ -1,9 +1,9 @@
 """
-SHELL: long values that are rarely asked for, in a file instead of memory.
+SHELL: places long, rarely read values in a file instead of memory.
 
-The file has no name and ends with the process: what is durable is so elsewhere. Each value has a
-place in it until nobody knows the value any more; then the disk has the room back at once, and the
-next value of about that size has the place.
+The file has no name and ends with the process; the log holds the durable values. A value occupies
+its place while a reference exists. Then the disk regains the room at once, and the next value of
+about that size reuses the place.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 RETAINED = "retained"
-"""The table whose values may be long."""
+"""Name of the table whose values may be long."""
 
 LONG = 4096
-"""Bytes from which on a value goes to the file: a block of most disks."""
+"""Size in bytes from which on a value goes to the file: a block of most disks."""
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _libc = ctypes.CDLL(None)
 
 
 class ValueFile:
-    """Of one data folder; the file is made when it is first needed."""
+    """The file of long values of one data folder, created at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self.held = 0
@@ -41,7 +41,7 @@ class ValueFile:
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size
 
     def keep(self, value: StoredValue) -> StoredValue:
-        """The value, in the file if it is long; in memory where a full disk does not take it."""
+        """Place a long value in the file; return the value itself if short or the disk is full."""
         if not isinstance(value, bytes) or len(value) < LONG:
             return value
         size = _room_for(len(value))
@@ -64,7 +64,7 @@ class ValueFile:
         return _Kept(self, at, len(value))
 
     def read(self, at: int, length: int) -> bytes:
-        """For a value; raises `StoreError` where the disk does not give it."""
+        """Read a value; raises `StoreError` if the disk fails or the file is too short."""
         try:
             found = os.pread(self._file, length, at)
         except OSError as error:
@@ -74,24 +74,24 @@ class ValueFile:
         return found
 
     def close(self) -> None:
-        """The node has ended; what is in it is no more."""
+        """Close the file at the end of the node; its values are lost."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def free(self, at: int, length: int) -> None:
-        """From a value that nobody knows any more."""
+        """Free the place of a value without references."""
         if self._file < 0:
             return
         size = _room_for(length)
         self.held -= size
-        if not self.held:  # mostly there is one end of all, and no reason to remember holes
+        if not self.held:  # An empty file needs no list of holes: truncate it.
             self._free.clear()
             self._end = 0
             os.ftruncate(self._file, 0)
             return
         self._free[size].append(at)
-        _libc.fallocate(  # where the file system cannot do this, the place is used again at least
+        _libc.fallocate(  # Without support in the file system, the place is at least reused.
             self._file,
             _KEEP_SIZE | _PUNCH_HOLE,
             ctypes.c_int64(at),
@@ -100,7 +100,7 @@ class ValueFile:
 
 
 class _Kept:
-    """A value that is in the file."""
+    """A value whose bytes are in the file."""
 
     __slots__ = ("_at", "_attic", "_length")
 
@@ -120,6 +120,6 @@ class _Kept:
 
 
 def _room_for(length: int) -> int:
-    """Whole blocks, and few sizes: at most an eighth more."""
+    """Return `length` rounded up to whole blocks: few sizes, at most an eighth more."""
     step = max(LONG, 1 << max(length - 1, 1).bit_length() - 4)
     return -(-length // step) * step

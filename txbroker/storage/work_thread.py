@@ -1,4 +1,4 @@
-"""SHELL: work that waits for the disk, done in threads beside the loop."""
+"""SHELL: runs work that blocks on the disk in threads beside the loop."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _Done = Callable[[BaseException | None], None]
 _log = get_logger()
 
 LANES = 4
-"""Works that are done side by side at the most."""
+"""Largest number of works that run side by side."""
 
 
 def one_by_one(works: Sequence[_Work]) -> None:
-    """Do each work in this thread."""
+    """Run each work in this thread."""
     for work in works:
         work()
 
 
 def side_by_side(works: Sequence[_Work]) -> None:
     """
-    Do the works in several threads, and return when all have ended; raises the first error.
+    Run the works in several threads, and return when all have ended; raises the first error.
 
-    A file system commits what several files wait for at once: two syncs side by side take as long
-    as one, and one after the other three to ten times that.
+    A file system commits the changes of several files at once. Two syncs side by side take as long
+    as one sync; in a row they take three to ten times as long.
     """
     todo: SimpleQueue[_Work] = SimpleQueue()
     for work in works:
@@ -42,7 +42,7 @@ def side_by_side(works: Sequence[_Work]) -> None:
                 todo.get_nowait()()
         except Empty:
             return
-        except BaseException as error:  # whoever waits for all of them raises it
+        except BaseException as error:  # the caller raises it
             errors.append(error)
 
     # Daemons: a disk that never answers must not keep the process from ending.
@@ -60,21 +60,21 @@ def side_by_side(works: Sequence[_Work]) -> None:
 
 
 class WorkThread:
-    """One thread that does one thing after the other."""
+    """A thread that runs work items in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "store") -> None:
         self._loop = loop
         self._queue: SimpleQueue[tuple[_Work, _Done] | None] = SimpleQueue()
-        # A disk that never answers must not keep the process from ending.
+        # Without `daemon`, a disk that never answers would prevent the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: _Work, done: _Done) -> None:
-        """Do `work` in the thread, then call `done` on the loop with the error, or None."""
+        """Run `work` in the thread; then call `done` on the loop with the error, or None."""
         self._queue.put((work, done))
 
     def close(self, timeout: float = 10.0) -> None:
-        """Let the thread finish what it was given; at most `timeout` seconds are waited for it."""
+        """Let the thread finish its queue; wait at most `timeout` seconds."""
         self._queue.put(None)
         self._thread.join(timeout)
 
@@ -84,10 +84,10 @@ class WorkThread:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as raised:  # the loop decides what becomes of it
+            except BaseException as raised:  # `done` decides on the loop about the error.
                 error = raised
                 _log.error("store.work_failed", error=f"{type(raised).__name__}: {raised}")
             try:
                 self._loop.call_soon_threadsafe(done, error)
             except RuntimeError:
-                return  # the loop has ended, and with it everybody who waits
+                return  # The loop has ended, and all waiters with it.
