@@ -1,4 +1,4 @@
-"""SHELL: where coroutines of asyncio (gRPC) and Twisted's world meet; the only place."""
+"""SHELL: the only boundary between asyncio coroutines (gRPC) and Twisted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 
 STOP_LIMIT = 2.0
-"""Seconds that tasks have to end in; the process does not wait longer for any of them."""
+"""Seconds that all tasks have to end; the process waits no longer."""
 
 T = TypeVar("T")
 
 log = get_logger()
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at a condition that is waited for."""
+"""Seconds between two checks of an awaited condition."""
 
 CANCEL_AGAIN = 0.1
 """Seconds after which a task that still runs is cancelled again."""
@@ -28,9 +28,9 @@ CANCEL_AGAIN = 0.1
 
 class Tasks:
     """
-    The asyncio tasks of a node: kept while they run, their errors logged, all cancelled at the end.
+    The asyncio tasks of a node: referenced while they run, errors logged, all cancelled at the end.
 
-    `turn` ends when a task has finished, so that what it set off is written.
+    The end of a task ends the turn of `turn`, so that the task's output is written.
     """
 
     def __init__(self, turn: FlushQueue) -> None:
@@ -38,16 +38,16 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine on its own."""
+        """Run a coroutine as a task."""
         task = asyncio.get_event_loop().create_task(coroutine)
         self._running.add(task)
         task.add_done_callback(self._done)
         return task
 
     async def stop(self) -> None:
-        """Cancel all that runs and wait for it."""
-        # Once is not enough: a gRPC call that has just been answered swallows a cancellation, and
-        # what ends may start something else.
+        """Cancel all running tasks and wait up to `STOP_LIMIT` seconds for their end."""
+        # One cancellation may not suffice: a gRPC call that was just answered swallows it, and an
+        # ending task may start another one.
         deadline = time.monotonic() + STOP_LIMIT
         while self._running and time.monotonic() < deadline:
             for task in self._running:
@@ -65,7 +65,7 @@ class Tasks:
 
 
 async def wait_until(condition: Callable[[], bool], limit: float) -> bool:
-    """Wait for a condition, `limit` seconds at the most; gives how it stands then."""
+    """Wait for a condition, at most `limit` seconds; return its last value."""
     deadline = time.monotonic() + limit
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(LOOK_EVERY)
@@ -73,5 +73,5 @@ async def wait_until(condition: Callable[[], bool], limit: float) -> bool:
 
 
 def as_deferred(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
-    """A Deferred that fires with what the coroutine returns."""
+    """Return a Deferred that fires with the result of the coroutine."""
     return Deferred.fromFuture(asyncio.ensure_future(coroutine))

@@ -1,21 +1,27 @@
 """
-Slow consumers against their publishers: who waits, and for how long.
+Decides how long publishers wait for a slow consumer.
 
-A target (a client's queue, a link's queue) that passes its high mark raises the pressure; while it
-is up, the node takes in no more publishes than its buffers hold, and returns no credit. A target
-that has not come down to its low mark after its patience has had its turn: it is *slow*, no longer
-counts, and what passes its limit is dropped and counted until it has drained. So a consumer that is
-merely busy loses nothing, and one that is stuck stalls nobody for longer than that.
+A target is a consumer: a client's queue or a link's queue. A target that passes its high mark
+raises the pressure. Under pressure the node accepts only the publishes that fit into its buffers,
+and returns no credit. A target that reaches its low mark lowers the pressure. States of a target:
 
-One that drains, but takes its time each time, would stall everybody again and again. So the time
-for which a target has held others up is its debt: the patience is that much less, until the debt is
-forgiven. Short times cost nothing: a fast consumer is full often at full speed.
+- *waited for* (`_raised`): publishers wait for it, until its patience ends;
+- *slow*: its patience ended before its low mark. The target no longer counts: packets above its
+  limit
+  are discarded and counted until it has drained;
+- *on trial*: it has never drained. Its own buffers absorb publishes for a moment, and no publisher
+  waits. If the buffers fill up earlier, the rest of the trial is a wait. Otherwise each stranger
+  that connects and reads nothing would stall the node.
 
-Many targets would stall everybody one after the other, each with a patience of its own. So all
-long waits of a node come out of one budget, `BUDGET` seconds in each `WINDOW`, but those for
-targets that drain as fast as publishers may expect. And nobody waits for
-a stranger that connects to read nothing: a target that has never drained is on trial for a moment,
-in which its own buffers take what comes; where they fill up before, its trial is a wait.
+So a busy consumer loses nothing, and a stuck consumer stalls publishers for its patience at most.
+
+A target that drains slowly each time would stall all publishers again and again. So the time of its
+waits is its debt, which reduces its patience until the debt is forgiven. Short waits cost nothing:
+a fast consumer is often full at full speed.
+
+Many targets would stall all publishers in turn, each with its own patience. So all long waits of a
+node share one budget: `BUDGET` seconds in each `WINDOW`. Waits for a target that drains at its pace
+are exempt.
 """
 
 from __future__ import annotations
@@ -29,28 +35,28 @@ from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime.flush_queue import run_all
 
 PATIENCE = 0.3
-"""Seconds for which publishers wait for one consumer."""
+"""Seconds that publishers wait for one consumer."""
 
 SHORT = 0.1
-"""Seconds for which a target may hold others up at a stretch without running into debt."""
+"""Seconds of one wait that cause no debt."""
 
 FORGIVEN = 0.1
-"""How much of a debt is forgiven in each second, in seconds."""
+"""Seconds of debt that are forgiven in each second."""
 
 WINDOW = 3.0
 BUDGET = 0.1 * WINDOW
-"""Seconds of all long waits in each `WINDOW`: publishers lose a tenth of their time at most."""
+"""Seconds of all long waits in each `WINDOW`: publishers lose at most a tenth of their time."""
 
 TRIAL = 0.1
-"""Seconds within which a target that has never drained has to begin; nobody waits meanwhile."""
+"""Seconds in which a target on trial must begin to drain; no publisher waits for it."""
 
 LOOK = 0.01
-"""Seconds between two looks at a target on trial."""
+"""Seconds between two checks of a target on trial."""
 
 
 @attrs.define(slots=True, eq=False)
 class _Raised:
-    """A wait; `mark` is what was left to drain when the target was last seen to come on."""
+    """A wait; `mark` is the amount left at the last check that found progress."""
 
     since: float
     expires: float
@@ -62,7 +68,7 @@ class _Raised:
 
 @attrs.define(slots=True, eq=False)
 class _Trial:
-    """A target has to come down by something from `mark` before `until`."""
+    """A trial: the target must drain some of `mark` before the time `until`."""
 
     until: float
     left: Callable[[], int]
@@ -72,7 +78,7 @@ class _Trial:
 
 
 class Backpressure:
-    """One for each node; the `when_relieved` actions run when the last target came down."""
+    """The back-pressure of a node; `when_relieved` actions run when the last wait ends."""
 
     def __init__(self, timers: Timers, patience: float = PATIENCE, budget: float = BUDGET) -> None:
         self._timers = timers
@@ -90,15 +96,15 @@ class Backpressure:
 
     @property
     def active(self) -> bool:
-        """Whether somebody has to be waited for."""
+        """True if publishers have to wait for a target."""
         return bool(self._raised)
 
     def when_relieved(self, action: Callable[[], None]) -> None:
-        """Run `action` each time that the pressure goes."""
+        """Run `action` each time that the pressure ends."""
         self._actions.append(action)
 
     def is_slow(self, target: Hashable) -> bool:
-        """Whether the target had its turn and has not drained since."""
+        """True if the target's patience ended and the target has not drained since."""
         return target in self._slow
 
     def raise_(
@@ -110,8 +116,10 @@ class Backpressure:
         has_drained: bool = False,
     ) -> None:
         """
-        The target passed its high mark. `left` tells how much it has not drained yet, in any unit;
-        one that drains `pace` in a `SHORT` time is fast. `has_drained`: it did so before.
+        Record that the target passed its high mark.
+
+        `left` returns the amount still to drain, in any unit. A target that drains `pace` of that
+        unit in `SHORT` seconds is fast. `has_drained`: True if the target has drained before.
         """
         if target in self._raised or target in self._slow or target in self._on_trial:
             return
@@ -123,14 +131,14 @@ class Backpressure:
             self._on_trial[target] = _Trial(until, left, pace, left(), alarm)
 
     def hurry(self, target: Hashable) -> None:
-        """The buffers of a target fill up: where it is on trial, it is waited for until its end."""
+        """Turn the trial of a target whose buffers fill up into a wait for the trial's rest."""
         trial = self._on_trial.get(target)
         if trial is not None:
             self._end_trial(target)
             self._wait_for(target, trial.left, trial.pace, trial.until - self._timers.now())
 
     def lower(self, target: Hashable) -> None:
-        """The target is below its low mark."""
+        """Record that the target is below its low mark."""
         self._slow.discard(target)
         if self._end_trial(target):
             self._known.add(target)
@@ -146,7 +154,7 @@ class Backpressure:
             self._relieve()
 
     def forget(self, *targets: Hashable) -> None:
-        """The targets are gone."""
+        """Remove closed targets."""
         if self._raised or self._on_trial or self._slow or self._debts or self._known:
             for target in targets:
                 self._slow.discard(target)
@@ -154,7 +162,7 @@ class Backpressure:
                 self._debts.pop(target, None)
                 self._end_trial(target)
                 raised = self._end_wait(target)
-                if raised is not None:  # another one may come in its place, and another
+                if raised is not None:  # Uncharged, a series of new targets would stall the node.
                     self._spend(raised)
                     self._relieve()
 
@@ -177,7 +185,7 @@ class Backpressure:
         return self._timers.call_later(min(patience, SHORT), lambda: self._look(target))
 
     def _look(self, target: Hashable) -> None:
-        """A fast target is waited for as long as it takes; another one has its patience."""
+        """Extend the wait for a target that kept its pace; end a wait without patience left."""
         raised, now = self._raised[target], self._timers.now()
         left = raised.left()
         if left <= raised.mark - raised.pace:
@@ -194,7 +202,11 @@ class Backpressure:
         self._relieve()
 
     def _try(self, target: Hashable) -> None:
-        """What kernels move alone has gone into their buffers before; the rest is the target's."""
+        """
+        Check a trial.
+
+        Progress by the kernel's buffers alone, which fill first, is too little.
+        """
         trial, now = self._on_trial[target], self._timers.now()
         if trial.left() <= trial.mark - max(trial.pace // 4, 1):
             del self._on_trial[target]
@@ -225,7 +237,7 @@ class Backpressure:
         self._debts[target] = self._debt(target) + held_up, self._timers.now()
 
     def _spend(self, raised: _Raised) -> None:
-        """Take a wait out of the node's budget; time that several targets share counts once."""
+        """Charge a wait to the node's budget; time that several targets share counts once."""
         now = self._timers.now()
         amount = now - max(raised.since, self._spent_until)
         if amount > 0:
@@ -238,7 +250,7 @@ class Backpressure:
             self._total -= self._spent.popleft()[1]
         if not self._raised:
             return self._total
-        first = next(iter(self._raised.values()))  # the oldest one
+        first = next(iter(self._raised.values()))  # the oldest wait
         return self._total + now - max(first.since, self._spent_until)
 
     def _relieve(self) -> None:

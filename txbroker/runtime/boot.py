@@ -1,4 +1,4 @@
-"""SHELL: which run of the machine this is."""
+"""SHELL: identifies the current boot of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @functools.cache
 def boot_id() -> str:
-    """The same until the machine starts again; empty: not known, as without /proc."""
+    """Return an id that changes when the machine boots; "" if unknown, as without /proc."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
 """
-Deadlines of very many, most of whom never meet theirs.
+Schedules a very large number of deadlines, most of which are cancelled.
 
-A delayed call of the reactor is several objects, and one that was taken back stays for a while. The
-keep-alive of ten thousand clients needs neither to be exact nor to be ten thousand calls: all whose
-time comes in the same tenth of a second share one.
+A delayed call of the reactor is several objects, and a cancelled call stays in memory for a while.
+The keep-alive timers of ten thousand clients need neither exactness nor ten thousand calls. So all
+deadlines in the same tenth of a second share one call.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ GRAIN = 0.1
 """Seconds by which a deadline may be late; it is never early."""
 
 FEW = 1_000
-"""Moments for which nobody waits any more that are kept until they come."""
+"""Empty slots that stay in the heap before a sweep removes them."""
 
 Slot = int
 """A moment, in grains of the clock."""
 
 
 class HasDeadline(Protocol):
-    """Someone with a deadline."""
+    """An object that can have a deadline."""
 
     def on_deadline(self) -> None:
-        """It is there."""
+        """Handle the deadline."""
 
 
 class Deadlines:
-    """Each who waits has one deadline at the most, and keeps the slot in which it is."""
+    """The deadlines of many objects; each has at most one, and remembers its slot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
         self._waiting: dict[Slot, dict[HasDeadline, None]] = {}
         self._slots: list[Slot] = []  # a heap: the keys of the above
-        self._empty = 0  # slots that were emptied by `cancel`
+        self._empty = 0  # slots that `cancel` emptied
         self._call: DelayedCall | None = None
         self._called: Slot = 0
 
     def __len__(self) -> int:
-        """How many wait, and the moments that are kept for them."""
+        """Return the number of deadlines plus the number of slots in the heap."""
         return self._count + len(self._slots)
 
     def set(self, who: HasDeadline, delay: float) -> Slot:
-        """Call its `on_deadline` in `delay` seconds, or up to `GRAIN` later."""
+        """Call `who.on_deadline` in `delay` seconds, or up to `GRAIN` later; return the slot."""
         slot = int((self._clock.seconds() + delay) / GRAIN) + 1
         waiting = self._waiting.get(slot)
         if waiting is None:
@@ -59,7 +59,7 @@ class Deadlines:
         return slot
 
     def cancel(self, who: HasDeadline, slot: Slot) -> None:
-        """Do not call it; it may have been called."""
+        """Cancel the deadline; a deadline that has passed is ignored."""
         waiting = self._waiting.get(slot)
         if waiting is not None and who in waiting:
             del waiting[who]
@@ -77,7 +77,7 @@ class Deadlines:
     # internal
 
     def _sweep(self) -> None:
-        # Keep-alives of up to 18 hours, each of its own length, would leave a million slots behind.
+        # Keep-alives of up to 18 hours, each of its own length, would leave a million slots.
         self._waiting = {slot: waiting for slot, waiting in self._waiting.items() if waiting}
         self._slots = sorted(self._waiting)
         self._empty = 0
@@ -102,7 +102,7 @@ class Deadlines:
         try:
             while self._slots and self._slots[0] * GRAIN <= now:
                 self._ring_at(self._slots[0])
-        finally:  # an error of one does not take the others' deadlines from them
+        finally:  # An error of one callback must not lose the other deadlines.
             if self._slots:
                 self._arm()
 
@@ -112,6 +112,6 @@ class Deadlines:
             who, _ = waiting.popitem()
             self._count -= 1
             who.on_deadline()
-        if self._waiting.get(slot) is waiting:  # not if the last of all has been cancelled since
+        if self._waiting.get(slot) is waiting:  # False if a callback cancelled the last deadline.
             heapq.heappop(self._slots)
             del self._waiting[slot]

@@ -1,10 +1,10 @@
 """
-SHELL: how many files the process may open, and who may open the last ones.
+SHELL: limits the open files of the process, and reserves the last ones for the store.
 
-Connections come as long as there are descriptors: ours are paused before that, gRPC accepts until
-the system refuses. A journal that cannot begin its next file then acknowledges nothing. So the
-process is allowed fewer than it might have, and the store raises that limit for each file which it
-would not get otherwise.
+Connections arrive as long as there are descriptors. The node pauses its own accepts in time, but
+gRPC accepts until the system refuses. A journal that then cannot open its next file acknowledges
+nothing. So the process lowers its own limit, and the store raises the limit for each file that
+needs it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 RESERVE = 64
 SHARE = 4
 """
-Files that no connection of ours takes, or this share of all where these are few. Half of them is
-the store's alone.
+Files that no connection of the node takes: `RESERVE`, or a `SHARE`-th of all where these are few.
+
+Half of them are the store's alone.
 """
 
 _UNBOUNDED = 1 << 30
@@ -27,30 +28,30 @@ _raising = threading.Lock()
 
 
 def ceiling() -> int:
-    """The number of open files at which no connection is accepted any more."""
+    """Return the number of open files at which the node accepts no connection."""
     most = _most()
     return most - _reserve(most)
 
 
 def keep_some() -> None:
-    """Keep files for the store, from now on; all others are refused them."""
+    """Reserve files for the store from now on; every other open beyond the limit fails."""
     most = _most()
     if most < _UNBOUNDED:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most - _reserve(most) // 2, most))
 
 
 def next_descriptor(some: int) -> int:
-    """The number that the next open file gets: all below are in use. `some` is an open one."""
+    """Return the number of the next open file: all lower ones are in use. `some` is open."""
     try:
         descriptor = os.dup(some)
     except OSError:
-        return _most()  # none is left
+        return _most()  # No descriptor is free.
     os.close(descriptor)
     return descriptor
 
 
 def open_kept(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """As `os.open`, for a file of the store; it is not inherited."""
+    """Open a file of the store, as `os.open` does; child processes do not inherit it."""
     flags |= os.O_CLOEXEC
     try:
         return os.open(path, flags, mode)

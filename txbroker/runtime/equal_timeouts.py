@@ -1,4 +1,4 @@
-"""Alarms of many who wait equally long, most of which are taken back: one call is there for all."""
+"""Schedules timeouts of equal length, most of which are cancelled, with one delayed call."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from txbroker.model.timers import Cancellable, Timers
 
 class EqualTimeouts:
     """
-    `Timers` for delays that are all the same: who came first is due first.
+    `Timers` for equal delays: the first alarm set is the first due.
 
-    Where a delay is shorter than one before, its alarm may ring as late as that one.
+    An alarm with a shorter delay than an earlier one may ring as late as the earlier one.
     """
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        self._waiting: dict[_Wait, None] = {}  # in the order in which they came
+        self._waiting: dict[_Wait, None] = {}  # in the order of their start
         self._call: Cancellable | None = None
 
     def now(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the seconds since some fixed moment."""
         return self._timers.now()
 
     def call_later(self, delay: float, action: Callable[[], None]) -> Cancellable:
@@ -37,7 +37,7 @@ class EqualTimeouts:
             while self._waiting and (first := next(iter(self._waiting))).due <= now:
                 first.cancel()
                 first.action()
-        finally:  # an error of one does not take the others' alarms from them
+        finally:  # An error of one action must not lose the other alarms.
             self._call = None
             if self._waiting:
                 first = next(iter(self._waiting))
@@ -45,7 +45,7 @@ class EqualTimeouts:
 
 
 class _Wait:
-    """One of them."""
+    """One alarm."""
 
     __slots__ = ("_among", "action", "due")
 
@@ -55,5 +55,5 @@ class _Wait:
         self._among = among
 
     def cancel(self) -> None:
-        """Take it back; it may have rung."""
+        """Cancel the alarm; an alarm that has rung is ignored."""
         self._among.pop(self, None)

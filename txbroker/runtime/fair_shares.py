@@ -1,13 +1,15 @@
 """
-Fair shares of a node's time for those who bring it work.
+Schedules the work of connections, so that each gets a fair share of a node's time.
 
-A client may bring more work in one read than others should wait for. So each has a share of half a
-millisecond; what is left then waits, and its connection is not read: the rest stays in the kernel.
-Newcomers have brought no more than their first packet, mostly: unless there is a crowd of them, one
-that waits is read until it brings more, as to have it watched again takes as long as its work.
-Whoever has used least comes next. So whoever asks for little is served at once, however many others
-ask for much. Newcomers have a queue of their own and a part of each turn: a crowd of them holds up
-nobody who is here, and a crowd of those who are here holds up no newcomer.
+A client may send more work in one read than other clients should wait for. So each worker has a
+share of half a millisecond. A worker with work left waits in a queue, *late*, and the node does not
+read its connection: the rest stays in the kernel. The queue is ordered by use: the worker that has
+used least is next. So a light worker is served at once, however many workers are heavy.
+
+A newcomer is a connection without an accepted CONNECT. A newcomer has usually sent its first packet
+only. So the node reads a waiting newcomer until it sends more, unless there is a crowd: to watch
+its socket again costs as much as its work. Newcomers have a queue of their own and a part of each
+turn. So a crowd of newcomers delays no connected client, and a crowd of clients delays no newcomer.
 """
 
 from __future__ import annotations
@@ -22,34 +24,35 @@ from typing import Protocol
 from txbroker.runtime.flush_queue import FlushQueue
 
 SHARE = 0.0005
-"""Seconds that one works at a stretch; a step that has begun is done."""
+"""Seconds that a worker runs at a stretch; a begun step is finished."""
 
 TURN = 0.0015
 """Seconds of all work in one turn of the event loop."""
 
 HURRIED = 0.0003
 """
-Likewise, while somebody waits for what takes many turns, such as the answers of other nodes, or a
-sync: its thread, its end and the next one each wait for the end of a turn, which made a publish of
-QoS 1 wait for eight.
+Seconds of all work in a turn while a caller waits for many turns: a node's answer, or a sync.
+
+A sync's thread, its end and the next sync each wait for the end of a turn. With long turns a
+publish of QoS 1 waited for eight of them.
 """
 
 LIGHT = 0.0001
-"""Seconds that are not counted: most never bring more at once."""
+"""Seconds of work that are not counted: most connections never send more at once."""
 
 NEWCOMERS = 0.3
-"""The part of a turn that newcomers have while others have work, too."""
+"""Part of a turn that newcomers get while other workers have work."""
 
 CROWD = 100
-"""Newcomers may wait that nobody looks after; of more, those who are gone by now are dropped."""
+"""Newcomers that may wait unchecked; of a larger crowd, those that have left are dropped."""
 
 
 ENOUGH = 32
-"""Newcomers that wait while others have work, until more are taken: what a turn has time for."""
+"""Newcomers that wait, beside late workers, before the node accepts more: one turn's work."""
 
 
 class FairShare:
-    """How much one has used; it `is_late` while its work waits for its turn."""
+    """The time that a worker has used; `is_late`: True while its work waits in the queue."""
 
     __slots__ = ("is_late", "used")
 
@@ -59,37 +62,39 @@ class FairShare:
 
 
 class ShareWorker(Protocol):
-    """Who brings work."""
+    """A connection that has work."""
 
     share: FairShare | None
-    """Made when it first has used more than a little."""
+    """Made when the worker first has used more than `LIGHT`."""
 
     @property
     def newcomer(self) -> Newcomer | None:
-        """Itself, while nothing is known of it yet."""
+        """Return the worker itself before its CONNECT is accepted, then None."""
 
     def work(self) -> bool:
-        """Go on until `FairShares.is_over`; True if something is left."""
+        """Continue until `FairShares.is_over`; return True if work is left."""
 
     def fail(self, error: Exception) -> None:
-        """Its work has raised this."""
+        """Handle an error that `work` raised."""
 
     def on_late(self) -> None:
-        """Read it no more, or again: it waits for its turn (`FairShare.is_late`), or not."""
+        """Pause or resume reading the connection, as `FairShare.is_late` says."""
 
 
 class Newcomer(ShareWorker, Protocol):
-    """Who has not said yet who it is."""
+    """A connection that is not identified yet."""
 
     def drop_if_gone(self) -> bool:
-        """True if nobody waits for it any more; then it is at its end."""
+        """Close the connection if its client has left; return True if it was closed."""
 
 
 class FairShares:
     """
-    Of one node. `later` runs an action in the next turn of the event loop, `now` gives seconds,
-    and `worked` those that this thread has worked: others of the machine are nobody's fault. `tell`
-    is told how many are late.
+    The fair shares of a node.
+
+    `later` runs an action in the next turn of the event loop; `now` returns seconds. `worked`
+    returns the seconds of work of this thread, so that other processes' load is charged to no
+    worker. `tell` receives the number of late workers.
     """
 
     def __init__(
@@ -109,12 +114,12 @@ class FairShares:
         self._on_hurry: list[Callable[[bool], None]] = []
         self._on_short: list[Callable[[bool], None]] = []
         self._late: list[tuple[float, int, ShareWorker]] = []
-        self._new: deque[Newcomer] = deque()  # the newcomers among those who are late
+        self._new: deque[Newcomer] = deque()  # the late newcomers
         self._number = count()
-        self._floor = 0.0  # what those have used whose turn it is
-        self._top = 0.0  # the most that anybody has used
+        self._floor = 0.0  # use of the worker that is next
+        self._top = 0.0  # the highest use of any worker
         self._spent = 0.0  # in this turn of the event loop
-        self._spent_on_new = 0.0  # of it
+        self._spent_on_new = 0.0  # the newcomers' part of it
         self._until = 0.0
         self._hurries = 0
         self._is_sync_awaited = False
@@ -123,32 +128,32 @@ class FairShares:
 
     @property
     def is_over(self) -> bool:
-        """True if whoever works has used its share."""
+        """True if the running worker has used its share."""
         return self._now() >= self._until
 
     @property
     def is_crowded(self) -> bool:
-        """True if so many newcomers wait that those who are gone by now are dropped."""
+        """True if so many newcomers wait that those that have left are dropped."""
         return len(self._new) > CROWD
 
     @property
     def puts_off_newcomers(self) -> bool:
-        """True if one more need not come yet: enough wait, or this turn has no time left."""
+        """True if the node should accept no newcomer now: enough wait, or the turn is used up."""
         if self._late:
             return len(self._new) >= ENOUGH
         return bool(self._new) or self._spent >= self._turn_length
 
     def when_hurried(self, action: Callable[[bool], None]) -> None:
-        """Call it when little is to be read at once, and when it may be much again."""
+        """Call `action` with True when reads must be small, with False when they need not be."""
         self._on_hurry.append(action)
 
     def when_short(self, action: Callable[[bool], None]) -> None:
-        """Call it when turns are to be short, and when they need not be any more."""
+        """Call `action` with True when turns must be short, with False when they need not be."""
         self._on_short.append(action)
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """Turns are short, and little is read at once, meanwhile: somebody waits for many."""
+        """Shorten turns and reads in this context, for a caller that waits for many turns."""
         self._hurries += 1
         if self._hurries == 1:
             self._tell_hurry(True)
@@ -161,14 +166,15 @@ class FairShares:
 
     def await_sync(self, is_awaited: bool) -> None:
         """
-        Somebody waits for a sync, or nobody does any more: turns are short meanwhile. As much is
-        read as ever, since what comes together is made durable together.
+        Shorten turns while a caller awaits a sync.
+
+        Reads stay large: packets that arrive together become durable together.
         """
         self._is_sync_awaited = is_awaited
         self._look_at_turns()
 
     def serve(self, worker: ShareWorker) -> None:
-        """It has work: let it begin now, if others have left time for that."""
+        """Run the worker now if others have left time for it; otherwise queue it as late."""
         share = worker.share
         if share is not None and share.is_late:
             worker.on_late()
@@ -194,8 +200,8 @@ class FairShares:
         is_short = bool(self._hurries) or self._is_sync_awaited
         if is_short != (self._turn_length == HURRIED):
             self._turn_length = HURRIED if is_short else TURN
-            # What was spent of a long turn is more than a short one has: left as it is, it would
-            # put off all who come until somebody works.
+            # The spent part of a long turn may exceed a short turn. Without a new turn, that would
+            # delay all arrivals until some worker ran.
             self._spend(0.0, is_new=False)
             for action in self._on_short:
                 action(is_short)
@@ -217,9 +223,9 @@ class FairShares:
 
     def _let_work(self, worker: ShareWorker, *, is_new: bool) -> None:
         used = self._used_by(worker)
-        clock = self._worked if self._late else self._now  # which takes a tenth of the time
+        clock = self._worked if self._late else self._now  # `now` costs a tenth of `worked`
         began = clock()
-        # Of a newcomer no more than its first packet, where others wait.
+        # A newcomer gets one packet while others wait, or a crowd of newcomers fills the turn.
         if is_new and (self._late or self._new):
             self._until = 0.0
         else:
@@ -240,8 +246,8 @@ class FairShares:
 
     def _put_off(self, worker: ShareWorker) -> None:
         if not self._late:
-            # Nobody has waited: all are even. What one has used in hours would let those who have
-            # used nothing yet go before it for seconds.
+            # An empty queue makes all workers even. Otherwise hours of use would let workers
+            # without any use go first for seconds.
             self._floor = self._top
         used, share = self._used_by(worker), worker.share
         if share is None:
@@ -263,7 +269,7 @@ class FairShares:
             self._later(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        """Another turn of the event loop: everybody else has been served before."""
+        """Begin another turn of the event loop; all other events come before it."""
         self._is_due = False
         self._spent = self._spent_on_new = 0.0
         try:
@@ -287,7 +293,7 @@ class FairShares:
             share.is_late = False
             try:
                 self._let_work(worker, is_new=worker.newcomer is not None)
-            except Exception as error:  # of one of them: the others go on
+            except Exception as error:  # An error of one worker must not stop the others.
                 worker.fail(error)
             if not share.is_late:
                 worker.on_late()
@@ -301,7 +307,7 @@ class FairShares:
         return worker
 
     def _next_newcomer(self) -> ShareWorker | None:
-        """The first one; None: it is gone, and it would take long until those come who are here."""
+        """Return the first newcomer; None if it left. Without this, a crowd delays live ones."""
         is_crowd = self.is_crowded
         newcomer = self._new.popleft()
         if not is_crowd:

@@ -1,4 +1,4 @@
-"""Output gathered during one turn of the reactor, written at its end."""
+"""Collects objects with output during one turn of the reactor, and flushes them at its end."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Protocol
 
 
 class Flushable(Protocol):
-    """Something with output to send."""
+    """An object with output to send."""
 
     def flush(self) -> None:
-        """Send it."""
+        """Send the output."""
 
 
 class FlushQueue:
     """
-    Who has output to write. One for each node.
+    The objects of a node that have output to write.
 
-    Whoever enters the node (a read, a timer, a control call) ends the turn when it is done. Where
-    nobody does, `later` makes sure that the turn ends soon after.
+    Every entry into the node (a read, a timer, a control call) ends the turn when it is done. An
+    entry that does not is covered by `later`, which ends the turn soon after.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
@@ -29,19 +29,19 @@ class FlushQueue:
         self._is_shared = False
 
     def mark_dirty(self, end: Flushable) -> None:
-        """Call its `flush` once at the end of this turn."""
+        """Call `end.flush` once at the end of this turn."""
         self._dirty[end] = None
         if not self._is_shared:
             self._end_soon()
 
     def mark_next(self, end: Flushable) -> None:
-        """Call its `flush` once in a turn of its own, soon: others come first."""
+        """Call `end.flush` once in a later turn of its own, so that other objects come first."""
         if end not in self._next:
             self._next.add(end)
             self._later(lambda: self._flush_alone(end))
 
     def share(self, work: Callable[[], None]) -> None:
-        """Do `work`, in which many enter the node, as one turn: it ends when all are done."""
+        """Run `work`, which holds many entries into the node, as one turn, and end that turn."""
         self._is_shared = True
         try:
             work()
@@ -51,7 +51,7 @@ class FlushQueue:
             self._end_soon()
 
     def end(self) -> None:
-        """Flush all that has output; flushing may give others output."""
+        """Flush all objects with output, also those that get output by a flush."""
         if not self._is_shared:
             self._flush()
 
@@ -62,7 +62,7 @@ class FlushQueue:
             try:
                 for end in waiting:
                     end.flush()
-            except BaseException:  # of one; the others are still to be flushed
+            except BaseException:  # An error of one flush must not lose the others' output.
                 self._dirty = dict.fromkeys(waiting) | self._dirty
                 self._end_soon()
                 raise
@@ -83,7 +83,7 @@ class FlushQueue:
 
 
 def run_all(actions: Iterable[Callable[[], object]]) -> None:
-    """Run all of the actions, whatever becomes of each; then the first error goes on."""
+    """Run all actions, also after an error; then raise the first error."""
     first: Exception | None = None
     for action in actions:
         try:

@@ -1,8 +1,8 @@
 """
-SHELL: what runs because something happened, and what becomes of the node when that fails.
+SHELL: runs callbacks on which others wait, and ends the node if one fails.
 
-A node is never deaf: it works, or it ends loudly. Whoever waits for a commit, an alarm or a change
-would wait for ever behind an exception that only a log line tells of.
+A node is never deaf (protocol rule 35): it works, or it ends loudly. Otherwise the waiters for a
+commit, an alarm or a change would wait forever behind an exception that only a log line reports.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ends: list[Callable[[], None]] = []
 
 
 def when_failed(end: Callable[[], None]) -> None:
-    """End the process with `end` from now on, where a step fails that others wait for."""
+    """Register `end`, which ends the process when a callback fails; it replaces an earlier one."""
     _ends[:] = [end]
 
 
 def fail(error: BaseException) -> None:
     """
-    A step has failed that others wait for: say so, and end the process.
+    Log the failure of a callback that others wait for, and end the process.
 
-    Where nobody has said how to end, the error goes on.
+    Without a registered `end`, raise the error.
     """
     log.critical("node.failed", exc_info=error)
     if not _ends:
@@ -34,7 +34,7 @@ def fail(error: BaseException) -> None:
 
 
 def run(action: Callable[[], object]) -> None:
-    """Run a step that others wait for."""
+    """Run a callback that others wait for; an error ends the process (`fail`)."""
     try:
         action()
     except Exception as error:

@@ -1,9 +1,11 @@
-"""CORE: what was said of others once, so that it is not said each time that they ask."""
+"""CORE: remembers the last news of each name, so that repeated news are not logged again."""
 
 from __future__ import annotations
 
 REMEMBERED = 1_000
-"""Names; beyond that the one whose news are oldest is forgotten, and may be told of again."""
+"""
+Names remembered; beyond that the name with the oldest news is dropped, and may be logged again.
+"""
 
 
 class LogOnce:
@@ -13,7 +15,7 @@ class LogOnce:
         self._last: dict[str, object] = {}
 
     def is_news(self, name: str, news: object) -> bool:
-        """True if this was not the last that was told of that name; now it is."""
+        """True if `news` differs from the last news of `name`; remembers `news`."""
         if self._last.get(name) == news:
             return False
         self._last.pop(name, None)
@@ -23,5 +25,5 @@ class LogOnce:
         return True
 
     def forget(self, name: str) -> None:
-        """All is well with it; what comes next is news."""
+        """Drop the news of `name`, as its fault has ended; any later news count as new."""
         self._last.pop(name, None)

@@ -1,8 +1,8 @@
 """
-SHELL: what a node needs of its machine; where that is missing, the start says so in one line.
+SHELL: checks what a node needs of its machine; a missing feature stops the start with one line.
 
-A node maps no file of its folder into memory, and takes space ahead only where the file system can.
-So neither is asked for here.
+A node maps no file of its folder into memory, and preallocates space only where the file system
+can. So the check covers neither.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txbroker.model.machine_time import UNKNOWN, MachineTime
 from txbroker.runtime.boot import boot_id
 
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENODEV})
-"""So a file system answers what it cannot do; a disk that is full or broken answers otherwise."""
+"""Errors of a file system without a feature; a full or broken disk raises other errors."""
 
 
 def missing(
@@ -30,7 +30,7 @@ def missing(
     bits: int = sys.maxsize.bit_length() + 1,
     byte_order: str = sys.byteorder,
 ) -> str | None:
-    """What this machine or its Python lacks, with the remedy; None: nothing."""
+    """Return what this machine or its Python lacks, with the remedy; None if nothing."""
     if platform != "linux":
         return f"txbroker runs on Linux (epoll), this is {platform}: use a machine with Linux"
     if bits < 64:
@@ -47,7 +47,7 @@ def missing(
 
 
 def moment() -> MachineTime:
-    """Now, by a clock that goes on while the machine sleeps, and from one process to the next."""
+    """Return the time by a clock that counts during sleep, and across processes of one boot."""
     boot = boot_id()
     if not boot:
         return UNKNOWN
@@ -55,7 +55,7 @@ def moment() -> MachineTime:
 
 
 def take_lock(lock: IO[str], folder: Path) -> None:
-    """Keep other processes out of the folder; raises `StoreError`."""
+    """Lock the folder against other processes; raises `StoreError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -68,9 +68,9 @@ def take_lock(lock: IO[str], folder: Path) -> None:
 
 def check_disk(lock: IO[str], folder: Path) -> None:
     """
-    Raises `StoreError` where the file system cannot make a file, or the names in a folder, durable.
+    Raise `StoreError` if the file system cannot make a file, or a folder's names, durable.
 
-    What else is wrong with the disk, whoever writes next is told.
+    The next write reports any other fault of the disk.
     """
     _try(lambda: os.fdatasync(lock.fileno()), folder, "makes no file durable (fdatasync)")
     names = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """
-What the shells use of Twisted's reactor and transports, as types.
+Types of the parts of Twisted's reactor and transports that the shells use.
 
-Twisted describes these with zope interfaces, whose methods type checkers misread; a structural type
-of just what is used checks better, and says at a glance what a shell may do.
+Twisted describes these by zope interfaces, whose methods type checkers misread. A structural type
+of the used parts checks better, and shows what a shell may do.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ class DelayedCall(Protocol):
     """A call that is due later."""
 
     def active(self) -> bool:
-        """Whether it is still due."""
+        """Return True if the call is still due."""
 
     def cancel(self) -> None:
-        """Take it back; only while it is active."""
+        """Cancel the call; only while it is active."""
 
 
 class Clock(Protocol):
-    """The reactor's time, in seconds."""
+    """The reactor's clock, in seconds."""
 
     def seconds(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the seconds since some fixed moment."""
 
     def callLater(self, delay: float, action: Callable[..., object], *args: Any) -> DelayedCall:
-        """Call it once, later."""
+        """Call `action` once, `delay` seconds from now."""
 
 
 class Transport(Protocol):
@@ -42,28 +42,28 @@ class Transport(Protocol):
         """Send bytes, or queue them."""
 
     def writeSequence(self, pieces: Sequence[Octets]) -> None:
-        """The same for several, one behind the other."""
+        """Send several pieces in order, or queue them."""
 
     def loseConnection(self) -> None:
-        """Close once everything was sent."""
+        """Close the connection after all bytes are sent."""
 
     def abortConnection(self) -> None:
-        """Close now."""
+        """Close the connection at once."""
 
     def pauseProducing(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume reading."""
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Tell this object when the output is full or drained."""
+        """Notify `producer` when the output is full or drained."""
 
     def unregisterProducer(self) -> None:
-        """Tell it no more."""
+        """Remove the producer."""
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """Send small writes at once."""
 
     def getPeer(self) -> Any:
-        """The other end's address."""
+        """Return the peer's address."""

@@ -1,4 +1,4 @@
-"""SHELL: the cores' `Timers` on Twisted's reactor, and what is done again and again."""
+"""SHELL: implements the cores' `Timers` on Twisted's reactor, and runs periodic tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 BEAT = 1.0
-"""Seconds between two beats of a node's heart."""
+"""Seconds between two beats of the periodic tasks."""
 
 
 def keep_time(reactor: Any) -> None:
     """
-    Let all of the reactor's calls go by the monotonic clock.
+    Make all calls of the reactor use the monotonic clock.
 
-    Twisted's go by the time of day: a step forward rings each alarm at once, a step back none.
+    Twisted's calls use the time of day: a step forward rings each alarm at once, a step back none.
     """
     if reactor.seconds is time.monotonic:
         return
@@ -44,7 +44,7 @@ class ReactorTimers:
         self._turn = turn
 
     def now(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the seconds since some fixed moment."""
         return float(self._reactor.seconds())
 
     def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
@@ -58,24 +58,24 @@ class ReactorTimers:
 
 
 class Alarm:
-    """A delayed call that may be cancelled at any time, also after it happened."""
+    """A delayed call that may be cancelled at any time, also after it rang."""
 
     def __init__(self, call: DelayedCall) -> None:
         self._call = call
 
     def cancel(self) -> None:
-        """Take it back, if it has not happened."""
+        """Cancel the call unless it has rung."""
         if self._call.active():
             self._call.cancel()
 
 
 class PeriodicTasks:
     """
-    What a node does again and again, all of it at the same moments.
+    The periodic work of a node, all of it at the same moments.
 
-    A process that wakes finds its caches cold, and takes ten times as long as usual for the first
-    things that it does, while messages wait: so it wakes once for everything. An error puts a piece
-    of work off until its next time.
+    A process that wakes finds its caches cold. Its first steps then take ten times as long as
+    usual, while messages wait. So the process wakes once for all periodic work. An error postpones
+    a task to its next period.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -85,15 +85,15 @@ class PeriodicTasks:
         self._call.clock = clock
 
     def every(self, seconds: float, work: Callable[[], None]) -> None:
-        """Do it at the start, and again each time that so many seconds, whole beats, are over."""
+        """Run `work` at the start, and then every `seconds`, rounded to whole beats."""
         self._works.append((round(seconds / BEAT), work))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the beats."""
         self._call.start(BEAT)
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop the beats."""
         if self._call.running:
             self._call.stop()
 
@@ -107,7 +107,7 @@ class PeriodicTasks:
 def _try(work: Callable[[], None]) -> None:
     try:
         work()
-    except TxbrokerError as error:  # the disk or the system has something against it just now
+    except TxbrokerError as error:  # A passing fault of the disk or system must not end the node.
         log.warning("work.put_off", reason=str(error))
     except Exception:
         log.exception("timer.failed")

@@ -1,4 +1,4 @@
-"""Who waits for a turn, by source: sources take turns, so that a crowd of one delays no other."""
+"""A queue that rotates over sources, so that a crowd of one source delays no other source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Rotation(Generic[K, T]):
-    """A queue for each source; its length counts those who wait in all of them."""
+    """A queue for each source; the length is the total of all queues."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[K, deque[T]] = OrderedDict()
@@ -21,15 +21,15 @@ class Rotation(Generic[K, T]):
         return self._count
 
     def add(self, source: K, one: T) -> None:
-        """It waits behind all of its source."""
+        """Enqueue an item behind all items of its source."""
         self._queues.setdefault(source, deque()).append(one)
         self._count += 1
 
     def next(self) -> T:
         """
-        Take out the first one of the source whose turn it is; the other sources come next.
+        Dequeue the first item of the source whose turn it is; that source then goes last.
 
-        Raises `KeyError` where nobody waits.
+        Raises `KeyError` if all queues are empty.
         """
         source, queue = self._queues.popitem(last=False)
         one = queue.popleft()

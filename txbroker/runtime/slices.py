@@ -1,18 +1,18 @@
 """
-Long pieces of work, done in slices over the turns of the loop.
+Runs long pieces of work in slices over the turns of the loop.
 
-A piece of work is an iterator: each step of it is short, and it may stop between any two. What it
-promises to others while it is not done is its own affair. This module promises:
+A piece of work is an iterator: each step is short, and the piece may pause between any two steps.
+The piece itself guarantees its state between steps. This module guarantees:
 
-- **A bound.** The slices of a turn take `longest` seconds together, and at the most one step more.
-- **Small work is done at once.** `start` does a first slice before it returns, unless work of the
-  same owner waits, or the slices of this turn have had their time.
-- **Order.** Pieces of one owner (a client, a zone; any hashable key) are done one after the other.
-- **Fairness.** Owners take turns, step by step: one that has much delays no other by more than its
-  own steps.
-- **An end.** What is left is done in later turns, for which `again` asks; each of them lets all
-  other work of the loop come first. A piece that raises is over, and the others go on. After
-  `cancel` no step of an owner is done any more.
+- **A bound.** All slices of a turn take `longest` seconds together, plus at most one step.
+- **Small work is done at once.** `start` runs a first slice before it returns, unless work of the
+  same owner waits, or the slices of this turn have used their time.
+- **Order.** Pieces of one owner (a client, a zone; any hashable key) run one after the other.
+- **Fairness.** Owners take turns, step by step: an owner with much work delays another owner by
+  single steps only.
+- **An end.** Remaining work runs in later turns, which `again` requests; each lets all other work
+  of the loop run first. A piece that raises is over, and the others continue. After `cancel` no
+  step of the owner runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 
 LONGEST = 0.004
-"""Seconds that the slices of one turn take together."""
+"""Seconds that all slices of one turn take together."""
 
 HURRIED = 0.0005
-"""Likewise, while somebody waits for many turns (`FairShares.when_short`)."""
+"""Seconds per turn while a caller waits for many turns (`FairShares.when_short`)."""
 
 
 class Slices:
-    """See the module's text; `now` is a monotonic clock, `again` has `work` called in a turn."""
+    """
+    The sliced work of all owners; the module docstring lists the guarantees.
+
+    `now` is a monotonic clock; `again` schedules a call of `work` in a later turn.
+    """
 
     def __init__(
         self, now: Callable[[], float], again: Callable[[], None], longest: float = LONGEST
@@ -42,11 +46,11 @@ class Slices:
         self._is_working = False
 
     def hurry(self, is_hurried: bool) -> None:
-        """Somebody waits for many turns, or nobody does any more."""
+        """Shorten the slices while a caller waits for many turns."""
         self.longest = HURRIED if is_hurried else self._usual
 
     def __len__(self) -> int:
-        """How many owners have work left."""
+        """Return the number of owners with work left."""
         return len(self._left)
 
     def is_busy(self, owner: Hashable) -> bool:
@@ -54,27 +58,27 @@ class Slices:
         return owner in self._left
 
     def start(self, owner: Hashable, steps: Iterator[object]) -> bool:
-        """Begin a piece of work; True if it is done when this returns."""
+        """Begin a piece of work; return True if it is already done."""
         earlier = self._left.get(owner)
         if earlier is not None:
             earlier.append(steps)
             return False
         self._left[owner] = deque((steps,))
-        if not self._is_working:  # else a step starts it, and it takes its turn behind that
+        if not self._is_working:  # A piece that a step starts must queue behind that step.
             self._run(lambda: owner if owner in self._left else None)
         return owner not in self._left
 
     def finish(self, owner: Hashable) -> None:
-        """Do all that is left of an owner now, however long that takes; not from its own step."""
+        """Run all work of an owner now, however long; never call this from its own step."""
         while owner in self._left:
             self._step(owner)
 
     def cancel(self, owner: Hashable) -> None:
-        """The owner is gone; no step of its work is done any more."""
+        """Drop all work of an owner that is gone."""
         self._left.pop(owner, None)
 
     def work(self) -> None:
-        """The next turn: do a slice of what is left."""
+        """Run a slice of the remaining work in a new turn."""
         self._is_asked = False
         self._spent = 0.0
         self._run(lambda: next(iter(self._left), None))
@@ -82,7 +86,7 @@ class Slices:
     # internal
 
     def _run(self, choose: Callable[[], Hashable | None]) -> None:
-        """Do steps of the owners chosen, while this turn has time for them."""
+        """Run steps of the chosen owners while this turn has time for them."""
         self._is_working = True
         before = self._now()
         try:
@@ -93,13 +97,13 @@ class Slices:
                 before = now
         finally:
             self._is_working = False
-            # Also where all is done: else many small pieces of one turn have no bound together.
+            # Without this reset, many small pieces of one turn would have no common bound.
             if not self._is_asked and (self._left or self._spent * 8 > self.longest):
                 self._is_asked = True
                 self._again()
 
     def _step(self, owner: Hashable) -> None:
-        """One step; then the other owners come first."""
+        """Run one step of an owner, and move the owner behind the others."""
         pieces = self._left[owner]
         is_over = True
         try:
@@ -110,7 +114,7 @@ class Slices:
         finally:
             if is_over:
                 pieces.popleft()
-            if self._left.get(owner) is pieces:  # not cancelled by the step
+            if self._left.get(owner) is pieces:  # False if the step cancelled its owner.
                 del self._left[owner]
                 if pieces:
                     self._left[owner] = pieces

@@ -1,10 +1,10 @@
 """
-Logs.
+Writes the logs of a process: one event per line, to one stream.
 
-They go to one stream as one event a line: for people on a terminal, as JSON objects otherwise.
-Whatever else in the process has something to say (Twisted, the standard library's logging, Python
-warnings, exceptions that nobody caught) is led into the same stream, so a program can read all of
-stderr. An event is a short constant name (`zone.fenced`) with fields; never a payload.
+A terminal gets readable lines; any other stream gets JSON objects. Twisted, the standard library's
+logging, Python warnings and uncaught exceptions go into the same stream, so that a program can
+parse all of stderr. An event is a short constant name (`zone.fenced`) with fields, and never a
+payload.
 
 Cores return values and do not log; only shells and the composition use this module.
 """
@@ -32,39 +32,41 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
 from zope.interface import directlyProvides
 
 TWISTED_OBSERVER = "txbroker.runtime.structured_log.twisted_observer"
-"""For twistd's `logger` option: `options.parent["logger"]` set to this leads Twisted's log here."""
+"""Value for twistd's `logger` option, `options.parent["logger"]`: redirects Twisted's log here."""
 
 
 LONGEST_FIELD = 1_000
-"""Characters of a field that reach the log; a stranger's text would fill the disk."""
+"""Characters of a field that are logged; otherwise a stranger's text would fill the disk."""
 
 LONGEST_TRACE = 16_000
-"""The same of a traceback."""
+"""Characters of a traceback that are logged."""
 
 TELL_AGAIN = 60.0
 AT_ONCE = 10
-"""Of an event that others cause, so many lines are told in so many seconds; others are counted."""
+"""`AT_ONCE` lines of an event that peers cause are logged in `TELL_AGAIN` seconds; more count."""
 
 KINDS_REMEMBERED = 1_000
-"""Such events that are told apart; of more, each event has one kind."""
+"""Kinds of repeated events that are counted apart; beyond that each event name is one kind."""
 
-# gRPC's compiled half writes to stderr by itself, a line for each broken byte of a stranger.
+# gRPC's compiled half would write a line to stderr for each broken byte of a stranger.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def get_logger(**bound: Any) -> Any:
     """
-    A structlog logger with these fields on every event. It may be made before `configure` is
-    called, and follows a later call.
+    Return a structlog logger with the fields of `bound` on every event.
+
+    A logger may be made before `configure`, and follows any later `configure`.
     """
     return structlog.stdlib.get_logger(**bound)
 
 
 def configure(node: str, *, stream: TextIO | None = None, as_json: bool | None = None) -> None:
     """
-    Lead all logs of this process to `stream` (stderr as it is now), with `node` on each event.
+    Route all logs of this process to `stream` (default: the present stderr), with `node` on each
+    event.
 
-    `as_json` None decides by whether the stream is a terminal. May be called again, for instance
+    With `as_json` None, a stream that is no terminal gets JSON. May be called again, for example
     when the node's name becomes known.
     """
     out = _Unbreakable(stream if stream is not None else sys.stderr)
@@ -86,34 +88,34 @@ def configure(node: str, *, stream: TextIO | None = None, as_json: bool | None =
 
 class _Unbreakable:
     """
-    A text stream whose reader may go away: a log that nobody reads must not end the node.
+    A text stream whose reader may disappear: a log without a reader must not end the node.
 
-    Twisted replaces `sys.stderr` by its own logger later, so the stream itself is kept.
+    The object holds the stream itself, because Twisted later replaces `sys.stderr` by its logger.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def isatty(self) -> bool:
-        """Whether people read it."""
+        """Return True if the stream is a terminal."""
         return not self._stream.closed and self._stream.isatty()
 
     def write(self, text: str) -> None:
-        """Write, or lose, one line."""
+        """Write one line; a failing stream loses it."""
         try:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError, RuntimeError):
-            pass  # RuntimeError: a signal's handler wrote while the same buffer was being flushed
+            pass  # RuntimeError: a signal handler wrote while the same buffer was being flushed.
 
 
 class _Lines:
     """
-    What structlog writes rendered events to, one a line.
+    The sink for events that structlog has rendered, one per line.
 
-    Its own loggers hold a lock while they write. Twisted's signal handlers log, and they run in the
-    middle of whatever the main thread does: inside that lock they would wait for ever, and the
-    node would never end. One write call for a line needs no lock.
+    structlog's own loggers hold a lock while they write. Twisted's signal handlers log, and
+    interrupt the main thread anywhere. Inside that lock a handler would wait forever, and the node
+    would never end. One write call per line needs no lock.
     """
 
     def __init__(self, out: _Unbreakable) -> None:
@@ -131,7 +133,7 @@ class _Lines:
 
 @attrs.define(slots=True, eq=False)
 class _Kind:
-    """Events of one kind since `began`: how many were told, and how many not."""
+    """Events of one kind since `began`: the number logged and the number suppressed."""
 
     began: float
     told: int = 0
@@ -140,10 +142,10 @@ class _Kind:
 
 class RepeatedEvents:
     """
-    Events that others cause, as often as they like: `AT_ONCE` of a kind are told in a while.
+    Limits the lines of events that peers can cause at will: `AT_ONCE` of a kind per `TELL_AGAIN`.
 
-    Events of one kind have the same name and the same `kind`. The line that tells a kind again has
-    the number of those that were not told, as `untold`.
+    Events of one kind have the same name and the same `kind`. The first line after a suppression
+    carries the number of suppressed events as `untold`.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -153,7 +155,7 @@ class RepeatedEvents:
     def tell(
         self, say: Callable[..., object], event: str, *, kind: str = "", **fields: Any
     ) -> bool:
-        """Log the event with `say`, a method of a logger, or count it; True if it was logged."""
+        """Log the event with `say`, a logger's method, or count it; return True if logged."""
         now = self._now()
         key = (event, kind[:LONGEST_FIELD])
         if key not in self._known and len(self._known) >= KINDS_REMEMBERED:
@@ -173,7 +175,7 @@ class RepeatedEvents:
         return True
 
     def _forget(self, now: float) -> None:
-        # Oldest first: a kind that is due to be told again, with nothing untold, need not be known.
+        # Otherwise the table grows: drop the oldest kinds that have no suppressed events to report.
         while self._known:
             key, known = next(iter(self._known.items()))
             is_old = now - known.began >= TELL_AGAIN
@@ -186,7 +188,7 @@ _repeated = RepeatedEvents()
 
 
 def tell_repeated(say: Callable[..., object], event: str, *, kind: str = "", **fields: Any) -> bool:
-    """Log an event that others cause; see `RepeatedEvents`."""
+    """Log an event that peers can cause; `RepeatedEvents` limits its lines."""
     return _repeated.tell(say, event, kind=kind, **fields)
 
 
@@ -204,7 +206,7 @@ def _context(node: str) -> Processor:
 
 
 def _failure_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """`exc_info` (True, an exception or the triple) becomes `error` and `traceback`, both text."""
+    """Replace `exc_info` (True, an exception or a triple) by the texts `error` and `traceback`."""
     given = event.pop("exc_info", None)
     error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
     if isinstance(error, BaseException):
@@ -214,7 +216,7 @@ def _failure_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _shorten(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """No field is longer than a line that people read."""
+    """Cut fields to `LONGEST_FIELD` characters, and tracebacks to `LONGEST_TRACE`."""
     for key, value in event.items():
         most = LONGEST_TRACE if key == "traceback" else LONGEST_FIELD
         if isinstance(value, (str, bytes)) and len(value) > most:
@@ -223,7 +225,7 @@ def _shorten(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 def _first_keys(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """The keys that every line has go first, so that people can read JSON too."""
+    """Move the keys of every line to the front, so that JSON stays readable."""
     first = {key: event.pop(key) for key in ("time", "level", "event", "node")}
     return {**first, **event}
 
@@ -245,15 +247,13 @@ def _console(out: _Unbreakable) -> list[Processor]:
 
 
 class _Handler(logging.Handler):
-    """
-    The standard library's log (asyncio, gRPC's Python half) as our events.
-    """
+    """Converts records of the standard library's log (asyncio, gRPC's Python half) to events."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Any] = {"logger": record.name, "message": record.getMessage()}
         if record.exc_info is not None:
             fields["exc_info"] = record.exc_info
-        if record.name.startswith("grpc"):  # five bytes of a stranger's are a traceback there
+        if record.name.startswith("grpc"):  # Five bytes of a stranger cause a traceback there.
             say = partial(_emit, record.levelno)
             tell_repeated(say, "python.log", kind=record.name, fields=fields)
         else:
@@ -286,22 +286,22 @@ def _observe(event: LogEvent) -> None:
     _emit(level, "twisted.log", fields)
 
 
-# twistd asks for the interface; zope's decorator would make the function untyped for mypy.
+# twistd requires the interface; zope's decorator would make the function untyped for mypy.
 directlyProvides(_observe, ILogObserver)
 
 
 def twisted_observer() -> Any:
     """
-    The observer for twistd's `--logger` option.
+    Return the observer for twistd's `--logger` option.
 
-    twistd would write plain text to stdout otherwise. Its service gets hold of that only when the
-    log has been opened, so the option is the place.
+    Otherwise twistd writes plain text to stdout. The twistd service is created after the log opens,
+    so only the option comes early enough.
     """
     return _observe
 
 
 def _capture() -> None:
-    """Lead logging, warnings and uncaught exceptions to our log; harmless when done again."""
+    """Route logging, warnings and uncaught exceptions to this log; repeated calls do no harm."""
     root = logging.getLogger()
     if not any(isinstance(handler, _Handler) for handler in root.handlers):
         root.addHandler(_Handler())

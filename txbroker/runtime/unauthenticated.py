@@ -1,9 +1,8 @@
 """
-Connections for which bytes are held: those that have not said who they are, and clients that have
-sent a part of a packet.
+Bounds the bytes that a node holds for unidentified connections and for clients' partial packets.
 
-A limit for each of them does not bound the memory of ten thousand. Beyond one for all of a kind the
-oldest one is closed.
+A limit for each connection does not bound the memory of ten thousand. So each of the two kinds has
+one limit for all its connections, and above that limit the oldest connection is closed.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from txbroker.runtime.structured_log import get_logger, tell_repeated
 log = get_logger()
 
 MOST_HELD = 64 * 1024 * 1024
-"""`limits.unauthenticated`, where the topology file does not say otherwise."""
+"""Default of `limits.unauthenticated` of the topology file, in bytes."""
 
 
 MOST_HALVES = 256 * 1024 * 1024
-"""Bytes of packets of clients that are not whole; at least two of the largest have room."""
+"""Bytes of all clients' partial packets; at least two of the largest packets fit."""
 
 
 class ByteHolder(Protocol):
-    """A connection for which bytes are held."""
+    """A connection for which the node holds bytes."""
 
     def push_out(self) -> str:
-        """Close it at once; its peer, for the log."""
+        """Close the connection at once; return its peer's name for the log."""
 
 
 class HeldBytes:
-    """Those of one kind, of which at most `most` bytes are held; see the module's text."""
+    """Connections of one kind, for which the node holds at most `most` bytes in all."""
 
     EVENT: ClassVar[str]
     LIMIT: ClassVar[str]
@@ -44,7 +43,7 @@ class HeldBytes:
         self._sizes: OrderedDict[ByteHolder, int] = OrderedDict()
 
     def hold(self, holder: ByteHolder, size: int) -> None:
-        """So many bytes are held for this one, or will be; it may be closed for that."""
+        """Set the bytes held for a connection; close the oldest ones, maybe it, above the limit."""
         self.held += size - self._sizes.get(holder, 0)
         self._sizes[holder] = size
         while self.held > self.most:
@@ -55,13 +54,13 @@ class HeldBytes:
             tell_repeated(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
 
     def forget(self, holder: ByteHolder) -> None:
-        """Nothing is held for it any more."""
+        """Release the bytes held for a connection."""
         if holder in self._sizes:
             self.held -= self._sizes.pop(holder)
 
 
 class Unauthenticated(HeldBytes):
-    """The strangers at a node's ports that have sent a part of their first packet."""
+    """Strangers at a node's ports that have sent a part of their first packet."""
 
     EVENT = "unauthenticated.over_limit"
     LIMIT = "limits.unauthenticated"
@@ -71,7 +70,7 @@ class Unauthenticated(HeldBytes):
 
 
 class HalfPackets(HeldBytes):
-    """Clients that have sent a part of a packet of at most `packet` bytes."""
+    """Clients that have sent a part of a packet; a packet has at most `packet` bytes."""
 
     EVENT = "packet.halves_over_limit"
     LIMIT = "limits.packet"
@@ -81,5 +80,5 @@ class HalfPackets(HeldBytes):
 
 
 def most_halves(packet: int) -> int:
-    """Bytes of all halves together, where a packet may have so many."""
+    """Return the limit for all partial packets, for packets of up to `packet` bytes."""
     return max(MOST_HALVES, 2 * packet)

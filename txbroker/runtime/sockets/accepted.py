@@ -1,8 +1,9 @@
 """
-SHELL: the transport of a connection that was accepted.
+SHELL: the transport of an accepted connection.
 
-There are very many of these, most of which do nothing, and many that live for a moment. So it is
-none of Twisted's, but does what protocols know from them, with slots instead of a dictionary.
+A node has very many accepted connections; most are idle, and many are short-lived. So the class
+does not derive from Twisted's transports. It has the methods that protocols call on those, and
+slots instead of a dictionary.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ from txbroker.runtime.sockets.unsent import Unsent
 
 ABORTED: Final = ConnectionAborted()
 GONE: Final = IPv4Address("TCP", "gone", 0)
-"""The address of an end that has left."""
+"""The address of a peer that has disconnected."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
-"""For SO_LINGER: a close is a reset, which drops what the other end has not read."""
+"""Value for SO_LINGER: close resets the connection and drops what the peer has not read."""
 
 _NONE: Final = bytes(4)
-"""For TIOCOUTQ, which gives an int."""
+"""Buffer for TIOCOUTQ, which returns an int."""
 
 
 class AcceptedStream:
     """
-    Bytes are sent at once; what the kernel does not take waits here, and the producer is told of it
-    as by Twisted's transports. `reactor` is the `Poller`, `descriptor` the socket, which is of no
-    use to anybody else.
+    An accepted connection.
+
+    Writes are sent at once; the rest that the kernel refuses waits here. The producer is paused and
+    resumed as by Twisted's transports. `reactor` is the `Poller`. `descriptor` is the socket, owned
+    by this object alone.
     """
 
     __slots__ = (
@@ -73,30 +76,31 @@ class AcceptedStream:
 
     def carry(self, packet_reader: PacketReader | LinkReader, packet_writer: PacketWriter) -> None:
         """
-        What comes is for the packet reader; what comes into the packet writer may be written
-        straight while nothing waits here.
+        Attach the packet reader, which receives all input, and the packet writer.
+
+        The packet writer may write to the socket directly while nothing waits here.
         """
         self._packet_writer = packet_writer
         packet_writer.descriptor = self._descriptor
         self.reactor.sockets.add(self._descriptor, packet_reader)
 
     def has_left(self) -> bool:
-        """True if the other end sends no more, whatever it has sent and was not read yet."""
+        """Return True if the peer sends no more, regardless of unread bytes."""
         return self._descriptor < 0 or has_left(self._descriptor)
 
     def write(self, data: Octets) -> None:
-        """Send bytes; what the kernel does not take waits, and the producer is told of it."""
+        """Send bytes; queue the rest that the kernel refuses, and pause a full producer."""
         self.writeSequence((data,))
 
     def writeSequence(self, pieces: Sequence[Octets]) -> None:
-        """The same for several, which are not joined where the kernel takes them all."""
+        """Send several pieces, without joining them if the kernel accepts all."""
         if self._is_ending:
             return
         if self._waiting is None:
             try:
                 sent = os.writev(self._descriptor, pieces)
             except OSError:
-                sent = 0  # a lost connection is met again, and told, when it is written later
+                sent = 0  # The next write from the poller meets the lost connection and reports it.
             if sent == sum(map(len, pieces)):
                 return
             self._waiting = Unsent()
@@ -113,9 +117,11 @@ class AcceptedStream:
 
     def push(self) -> None:
         """
-        Send what is in the packet writer. What the kernel does not take stays there, where the
-        limit for all packet writers holds; the producer is told when it is too much, and when it
-        has gone. Who uses this does not `write`.
+        Send the content of the packet writer.
+
+        The rest that the kernel refuses stays in the packet writer, whose limit covers all packet
+        writers. The producer is paused when the writer is full, and resumed when it is empty. A
+        protocol that uses `push` must not use `write`.
         """
         packet_writer = self._packet_writer
         if packet_writer is None or self._is_ending:
@@ -125,7 +131,7 @@ class AcceptedStream:
                 if packet_writer.send_to(self._descriptor):
                     return
             except OSError:
-                pass  # a lost connection is met again, and told, when it is written later
+                pass  # The next write from the poller meets the lost connection and reports it.
             self._is_pushing = True
             packet_writer.descriptor = -1
             self.reactor.addWriter(self)
@@ -135,7 +141,7 @@ class AcceptedStream:
                 self._producer.pauseProducing()
 
     def loseConnection(self) -> None:
-        """Close it when all is sent."""
+        """Close the connection after all bytes are sent."""
         if not self._is_ending:
             self._end()
             if self._waiting is None and not self._is_pushing:
@@ -144,35 +150,36 @@ class AcceptedStream:
                 self.reactor.removeReader(self)
 
     def abortConnection(self) -> None:
-        """Close it soon, and send nothing more."""
+        """Close the connection soon, and discard unsent bytes."""
         if self._descriptor >= 0:
             self._end()
             self.reactor.endSoon(self, self._descriptor, ABORTED)
 
     def pauseProducing(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.reactor.removeReader(self)
 
     def resumeProducing(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if not self._is_ending:
             self.reactor.addReader(self)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Tell it when more waits than `HIGH_MARK`, and when nothing does any more."""
+        """Pause `producer` above `HIGH_MARK` waiting bytes; resume it when none wait."""
         if self._descriptor < 0:
             producer.stopProducing()
         else:
             self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """Tell it no more."""
+        """Remove the producer."""
         self._producer = None
 
     def unread(self) -> int:
         """
-        Bytes that wait here and in the kernel until the other end takes them, less those that the
-        packet writer has written: less each time that some are taken.
+        Return the bytes in this queue and in the kernel, less those the packet writer has written.
+
+        The number falls whenever the peer takes some.
         """
         waiting = 0 if self._waiting is None else self._waiting.size
         if self._packet_writer is not None:
@@ -180,36 +187,36 @@ class AcceptedStream:
         try:
             in_kernel = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, _NONE)
         except OSError:
-            return waiting  # it is at its end
+            return waiting  # The connection has ended.
         return waiting + int.from_bytes(in_kernel, sys.byteorder)
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Small writes are sent at once from the start: the listening socket has it set."""
+        """Do nothing: the listening socket already sets TCP_NODELAY on accepted sockets."""
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """This end's address."""
+        """Return the local address."""
         return _address_of(_ask(self._descriptor, socket.socket.getsockname))
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """The other end's address; `GONE` where it has left."""
+        """Return the peer's address; `GONE` if it has disconnected."""
         return peer_of(self._descriptor)
 
     # to the poller
 
     def fileno(self) -> int:
-        """Its socket; -1: it is closed."""
+        """Return the socket's descriptor; -1 once closed."""
         return self._descriptor
 
     def doRead(self) -> Exception | None:
-        """What there is goes to the protocol."""
+        """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self._descriptor, self.reactor, self.protocol)
 
     def fed(self) -> None:
-        """What there was is in the packet reader."""
+        """Notify the protocol that bytes are in the packet reader."""
         self.protocol.fed()
 
     def doWrite(self) -> Exception | None:
-        """Send of what waits as much as the kernel takes."""
+        """Send waiting bytes until the kernel refuses; return the reason if the stream ended."""
         try:
             if not self._is_sent():
                 return None
@@ -223,18 +230,18 @@ class AcceptedStream:
             self._packet_writer.descriptor = self._descriptor
         if (
             self._is_full or has_pushed
-        ):  # what had no room in the packet writer may be less than full
+        ):  # A refused packet may be larger than the room of a writer that is not full.
             self._is_full = False
             if self._producer is not None:
                 self._producer.resumeProducing()
         return None
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """The other end sends no more."""
+        """End the connection: the peer sends no more."""
         self.connectionLost(reason)
 
     def connectionLost(self, reason: Failure) -> None:
-        """It is at its end."""
+        """Release the socket, stop the producer, and notify the protocol."""
         descriptor = self._descriptor
         if descriptor < 0:
             return
@@ -257,13 +264,13 @@ class AcceptedStream:
     # internal
 
     def _is_sent(self) -> bool:
-        """True if the kernel has taken all that waits. Raises `OSError`."""
+        """True if the kernel has accepted all waiting bytes. Raises `OSError`."""
         if self._waiting is not None:
             return self._waiting.write(self._descriptor)
         return self._packet_writer is None or self._packet_writer.send_to(self._descriptor)
 
     def _end(self) -> None:
-        """Nothing more is taken from either side."""
+        """Refuse further bytes in both directions."""
         self._is_ending = True
         if self._packet_writer is not None:
             self._packet_writer.descriptor = -1
@@ -271,10 +278,10 @@ class AcceptedStream:
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
     """
-    Give a protocol what there is at its socket; why that is at its end, if it is.
+    Read available bytes of a socket into a protocol; return the reason if the stream ended.
 
-    The protocol gets a view of a buffer that is the next one's as soon as it returns, and copies
-    what it keeps. A bytes object of READ_SIZE to read into would cost ten times as much.
+    The protocol gets a view of a shared buffer, valid until it returns, and must copy what it
+    needs. A new bytes object of READ_SIZE for each read would cost ten times as much.
     """
     try:
         size = os.readv(descriptor, reactor.buffers)
@@ -289,14 +296,14 @@ def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:
 
 
 def has_left(descriptor: int) -> bool:
-    """True if the other end of a socket sends no more."""
+    """True if the peer of a socket sends no more."""
     ends = select.poll()
     ends.register(descriptor, select.POLLRDHUP)
     return bool(ends.poll(0))
 
 
 def peer_of(descriptor: int) -> IPv4Address | IPv6Address:
-    """The address of a socket's other end; `GONE` where it has left."""
+    """Return the address of a socket's peer; `GONE` if it has disconnected."""
     try:
         return _address_of(_ask(descriptor, socket.socket.getpeername))
     except OSError:
@@ -314,10 +321,10 @@ def _ask(descriptor: int, question: Callable[[socket.socket], tuple[Any, ...]]) 
 
 
 def _address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
-    """A socket's address as Twisted has it."""
+    """Return a socket address as Twisted's type."""
     if len(found) == 2:
         return IPv4Address("TCP", *found)
-    if found[3]:  # the name of the scope belongs to the address
+    if found[3]:  # A link-local address is unreachable without the name of its scope.
         flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
         found = (socket.getnameinfo(found, flags)[0], *found[1:])
     return IPv6Address("TCP", *found)
@@ -328,6 +335,6 @@ def _reset(descriptor: int) -> None:
     try:
         ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     except OSError:
-        pass  # it is over already
+        pass  # The connection has already ended.
     finally:
         ended.detach()

@@ -1,4 +1,4 @@
-"""SHELL: a node's listening sockets, and one line where one cannot be bound."""
+"""SHELL: binds a node's listening sockets; a bind failure becomes one line for the operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbroker.config import Address, NodeConfig
 from txbroker.model.errors import ConfigError
 
 ANYWHERE = ("0.0.0.0", "::")
-"""All addresses of the machine; nobody can dial these."""
+"""Wildcard addresses of a machine, which no peer can dial."""
 
 REMEDY = "stop what uses the address, or choose another one"
 
@@ -21,8 +21,7 @@ class Listeners:
     """
     The TCP listeners of one node; every method that binds raises `ConfigError`.
 
-    `clients_at` (host:port) is where MQTT clients of other machines connect without TLS; "" where
-    they cannot.
+    `clients_at` (host:port) is the address for MQTT clients of other machines without TLS, or "".
     """
 
     def __init__(self, config: NodeConfig, reactor: Any) -> None:
@@ -56,13 +55,13 @@ class Listeners:
         self.link = str(Address(config.advertise or where.host, port))
 
     def cannot_bind(self, key: str, value: str, error: Exception | None = None) -> ConfigError:
-        """The one line that says so."""
+        """Return the error for an address that cannot be bound, as one line."""
         cause = getattr(error, "socketError", None) or error
         problem = getattr(cause, "strerror", None) or "the address cannot be bound"
         return self._config.error(key, value, problem, REMEDY)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         loop = asyncio.get_running_loop()
         for port in self._ports:
             stopped = port.stopListening()

@@ -1,11 +1,10 @@
 """
-SHELL: watches the TCP connections of a node, and lets all that are ready share one turn.
+SHELL: watches the TCP connections of a node, and serves all ready ones in one turn.
 
-Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each socket
-that is ready. Here the sockets are in an epoll of their own, in which the event loop waits, too
-(`selector`). When something is ready, a batch of connections is served in one loop, and the turn
-ends once: what they brought is made durable together, and a connection to which several of them
-sent something is written once.
+Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each ready
+socket. This poller has an epoll of its own, in which the event loop waits, too (`selector`). It
+serves the ready connections as a batch in one loop, then ends the turn once. So the publishes of a
+batch become durable together, and a connection with output from several of them gets one write.
 
 Measured against Twisted's reactor and uvloop: docs/decisions/event-loop.md.
 """
@@ -33,34 +32,35 @@ log = get_logger()
 
 SERVE_FOR = 0.003
 """
-Seconds for all that happens at connections in one turn, beside what they bring; the rest of them
-come first in the next turn.
+Seconds per turn for events at connections, beside the work that they bring.
+
+Connections that were not served are first in the next turn.
 """
 
 
 class Pollable(Protocol):
-    """What is watched: a connection or a listening socket of Twisted."""
+    """A watched object: a connection, or a listening socket of Twisted."""
 
     def fileno(self) -> int: ...
 
     def doRead(self) -> Exception | None:
-        """It can be read; gives why it is at its end, if it is."""
+        """Read; return the reason if the connection ended."""
 
     def doWrite(self) -> Exception | None:
-        """It can be written; likewise."""
+        """Write; return the reason if the connection ended."""
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """The other end sends no more."""
+        """Handle the end of the peer's output."""
 
     def connectionLost(self, reason: Failure) -> None:
-        """It is at its end."""
+        """Handle the end of the connection."""
 
 
 class Poller:
     """
-    To the event loop a file descriptor; to Twisted's classes a part of a reactor (`StreamReactor`).
+    A file descriptor to the event loop; a part of a reactor (`StreamReactor`) to Twisted's classes.
 
-    Made while the event loop runs; `now` gives the time, in seconds.
+    Must be created while the event loop runs. `now` returns the time in seconds.
     """
 
     def __init__(self, now: Callable[[], float], turn: FlushQueue, sockets: Sockets) -> None:
@@ -72,7 +72,7 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._selector = Selector.of(self._loop)
         self._epoll = self._selector.join(self._wait)
-        # Both by file descriptor: who has it, and EPOLLIN, EPOLLOUT or both.
+        # Indexed by file descriptor: the watched object; EPOLLIN, EPOLLOUT or both.
         self._watched: list[Any] = []
         self._interest = bytearray()
         self._ending: deque[tuple[AcceptedStream, Exception]] = deque()
@@ -83,7 +83,7 @@ class Poller:
         self._is_serving = False
 
     def close(self) -> None:
-        """Watch no more; whatever is open still is closed."""
+        """End all watches; close every open connection."""
         for descriptor in self.removeAll():
             descriptor.connectionLost(Failure(ConnectionLost()))
         self._selector.leave(self._epoll)
@@ -91,40 +91,40 @@ class Poller:
     # IReactorFDSet
 
     def addReader(self, reader: Pollable) -> None:
-        """Call its `doRead` when it can be read."""
+        """Call `reader.doRead` whenever the socket is readable."""
         self._add(reader, EPOLLIN)
 
     def addWriter(self, writer: Pollable) -> None:
-        """Call its `doWrite` when it can be written."""
+        """Call `writer.doWrite` whenever the socket is writable."""
         self._add(writer, EPOLLOUT)
 
     def removeReader(self, reader: Pollable) -> None:
-        """Call it no more."""
+        """End the calls of `reader.doRead`."""
         self._remove(reader, EPOLLIN)
 
     def removeWriter(self, writer: Pollable) -> None:
-        """Call it no more."""
+        """End the calls of `writer.doWrite`."""
         self._remove(writer, EPOLLOUT)
 
     def removeAll(self) -> list[Pollable]:
-        """Watch none of them any more; gives them."""
+        """End all watches; return the objects that were watched."""
         watched = [descriptor for descriptor in self._watched if descriptor is not None]
         for descriptor in watched:
             self._remove(descriptor, EPOLLIN | EPOLLOUT)
         return watched
 
     def getReaders(self) -> list[Pollable]:
-        """Who waits for something to read."""
+        """Return the objects that are watched for reading."""
         return self._interested(EPOLLIN)
 
     def getWriters(self) -> list[Pollable]:
-        """Who waits for room to write."""
+        """Return the objects that are watched for writing."""
         return self._interested(EPOLLOUT)
 
     # from accepted connections
 
     def watch(self, number: int, stream: AcceptedStream) -> None:
-        """As `addReader`, for one that is new."""
+        """Watch a new connection for reading, as `addReader` does."""
         if number >= len(self._watched):
             self._make_room(number)
         self._epoll.register(number, EPOLLIN)
@@ -132,7 +132,7 @@ class Poller:
         self._interest[number] = EPOLLIN
 
     def readNow(self, stream: AcceptedStream, number: int) -> None:
-        """Who has just connected has often said something already; an end is met again later."""
+        """Read a new connection at once: it often has sent bytes. An end is detected later."""
         if self._interest[number] & EPOLLIN and self.sockets.read(number):
             try:
                 stream.fed()
@@ -140,14 +140,14 @@ class Poller:
                 self._fail(stream, error)
 
     def endSoon(self, stream: AcceptedStream, number: int, why: Exception) -> None:
-        """Tell it that it is at its end, in this turn, but not before the caller has returned."""
+        """End the connection in this turn, but after the caller has returned."""
         self.forget(number)
         self._ending.append((stream, why))
         if not self._is_serving:
             self._end_later()
 
     def forget(self, number: int) -> None:
-        """A descriptor is about to be closed, which takes it out of the epoll."""
+        """Drop a descriptor that is about to be closed, which removes it from the epoll."""
         self._interest[number] = 0
         self._watched[number] = None
 
@@ -155,7 +155,7 @@ class Poller:
 
     def _add(self, descriptor: Pollable, kind: int) -> None:
         if self._epoll.closed:
-            return  # a name that was looked up when the node stopped: nobody waits for it
+            return  # The node stopped during a name lookup: a closed epoll would raise.
         number = descriptor.fileno()
         if number >= len(self._watched):
             self._make_room(number)
@@ -182,7 +182,7 @@ class Poller:
         if self._interest[number]:
             self._epoll.modify(number, self._interest[number])
         else:
-            # Errors are reported, again and again, of whatever is in there.
+            # An epoll reports errors of each registered descriptor again and again.
             self._epoll.unregister(number)
             self._watched[number] = None
 
@@ -194,7 +194,7 @@ class Poller:
     # internal: what is ready
 
     def _wait(self, timeout: float | None) -> bool:
-        """For the selector."""
+        """Wait and serve connections for the selector; see `Wait`."""
         try:
             left = self.sockets.wait(self._epoll, self._interest, timeout, self._now)
             if left is None:
@@ -211,7 +211,7 @@ class Poller:
     def _serve_left(self) -> None:
         self.sockets.tell()
         left = self._left
-        if self._skipped:  # whoever was not served the last time comes first
+        if self._skipped:  # Otherwise the same connections could be skipped each time.
             left.sort(key=lambda one: one[0] not in self._skipped)
         until, skipped = self._now() + SERVE_FOR, []
         for number, events in left:
@@ -222,7 +222,7 @@ class Poller:
             elif self._now() < until:
                 self._serve(number, events)
             else:
-                skipped.append(number)  # it is ready still
+                skipped.append(number)  # The epoll reports it again.
         self._skipped = frozenset(skipped)
         self._is_serving = False
         self._end_all()
@@ -238,7 +238,7 @@ class Poller:
     def _serve(self, number: int, events: int) -> None:
         watched, interest = self._watched, self._interest
         descriptor = watched[number]
-        # An error or a hang-up is for whoever waits, as with select(2).
+        # As with select(2), an error or a hang-up goes to whichever direction is watched.
         if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
             self._do(descriptor, descriptor.doRead, is_read=True)
             descriptor = watched[number]
@@ -271,13 +271,13 @@ class Poller:
             stream, why = self._ending.popleft()
             try:
                 stream.connectionLost(_failure_of(why))
-            except Exception:  # of one connection: the others go on
+            except Exception:  # An error of one connection must not stop the others.
                 log.exception("stream.failed")
         if self._ending:
             self._end_later()
 
     def _fail(self, descriptor: Any, error: Exception) -> None:
-        """An error of one connection: the others go on."""
+        """Log an error of one connection and disconnect it; the others continue."""
         log.exception("stream.failed")
         self._disconnect(descriptor, error, is_read=False)
 
@@ -289,7 +289,7 @@ class Poller:
             else:
                 self.removeWriter(descriptor)
                 descriptor.connectionLost(_failure_of(why))
-        except Exception:  # of one connection: the others go on
+        except Exception:  # An error of one connection must not stop the others.
             log.exception("stream.failed")
 
 
@@ -299,5 +299,5 @@ _USUAL: Final[dict[Exception, Failure]] = {
 
 
 def _failure_of(why: Exception) -> Failure:
-    """Making one takes longer than all else at the end of a connection."""
+    """Return a cached `Failure`: making one costs more than the rest of a connection's end."""
     return _USUAL.get(why) or Failure(why)

@@ -1,4 +1,4 @@
-"""SHELL: the poller and the real reactor, as one reactor to Twisted's TCP classes and endpoints."""
+"""SHELL: combines the poller and the real reactor into one reactor for Twisted's TCP classes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txbroker.runtime.sockets.stream import DialedStream, StreamPort
 
 class StreamReactor:
     """
-    `IReactorTCP` and `IReactorFDSet` of the poller, and for everything else the real reactor.
+    `IReactorTCP` and `IReactorFDSet` from the poller; all other attributes from the real reactor.
 
-    What accepted connections do passes it by: an object that has `__getattr__` finds each of its
-    attributes in a slow way, which was a tenth of what a connection takes.
+    Accepted connections use the poller directly. Attribute lookup is slow on an object with
+    `__getattr__`: that was a tenth of a connection's cost.
     """
 
     def __init__(self, reactor: Any, poller: Poller) -> None:
@@ -37,7 +37,7 @@ class StreamReactor:
     def listenTCP(
         self, port: int, factory: Any, backlog: int = 50, interface: str = ""
     ) -> StreamPort:
-        """As Twisted's; the connections are watched here."""
+        """Listen as Twisted's reactor does; the poller watches the connections."""
         listening = StreamPort(port, factory, backlog, interface, self)
         listening.startListening()
         return listening
@@ -45,15 +45,15 @@ class StreamReactor:
     def connectTCP(
         self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
     ) -> Connector:
-        """As Twisted's; the connection is watched here."""
+        """Dial as Twisted's reactor does; the poller watches the connection."""
         connector = _Connector(host, port, factory, timeout, bindAddress, self)
         connector.connect()
         return connector
 
 
 class _Connector(Connector):
-    """Dials with our transport."""
+    """Dials with a `DialedStream`."""
 
     def _makeTransport(self) -> DialedStream:
-        make: Callable[..., DialedStream] = DialedStream  # Twisted's is not typed
+        make: Callable[..., DialedStream] = DialedStream  # Twisted's class is untyped.
         return make(self.host, self.port, self.bindAddress, self, self.reactor)

@@ -1,8 +1,8 @@
 """
-SHELL: waits for the connections of a node and for all else that an event loop waits for, at once.
+SHELL: waits in one call for the connections of a node and for everything else of the event loop.
 
-The loop has a callback, a handle and a context for each answer of its selector. Of the node's
-connections, what is ready is served before the selector answers.
+The event loop spends a callback, a handle and a context on each event of its selector. So this
+selector serves the node's ready connections before it returns the loop's own events.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any
 
 Wait = Callable[[float | None], bool]
 """
-Waits for so many seconds, if not for ever, and serves what is ready; says whether that was also
-something else of the loop. Raises nothing.
+Callback that waits for up to so many seconds (None: forever) and serves ready connections.
+
+Returns True if another event of the loop is also ready. Raises nothing.
 """
 
 
 class Selector(BaseSelector):
     """
-    In the place of the one that an event loop has, which goes on to know everything else.
+    Replaces the selector of an event loop; the replaced one still watches everything else.
 
-    There is one for each loop, and mostly one node; where there are several (in tests), they take
-    turns. An epoll is not nested in another one for each of them: the kernel allows few levels.
+    Each loop has one, and usually one node. Several nodes in one loop (in tests) take turns. Nested
+    epolls for each node would exceed the few levels that the kernel allows.
     """
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
-        self._other: BaseSelector = loop._selector  # asyncio takes one only when it is made
+        self._other: BaseSelector = loop._selector  # asyncio accepts a selector only at creation
         self._nodes: dict[int, tuple[epoll, Wait]] = {}
         self._all = epoll()
         self.number: int = loop._selector.fileno()
@@ -37,12 +38,12 @@ class Selector(BaseSelector):
 
     @classmethod
     def of(cls, loop: Any) -> Selector:
-        """That of the loop, which is made where there is none."""
+        """Return the loop's `Selector`; install one if missing."""
         present = loop._selector
         return present if isinstance(present, cls) else cls(loop)
 
     def join(self, wait: Wait) -> epoll:
-        """A node waits at this epoll, where `number` stands for all else that is ready."""
+        """Return an epoll for a node, in which `number` stands for all other events of the loop."""
         its = epoll()
         its.register(self.number, EPOLLIN)
         self._nodes[its.fileno()] = its, wait
@@ -50,7 +51,7 @@ class Selector(BaseSelector):
         return its
 
     def leave(self, its: epoll) -> None:
-        """It does no more."""
+        """Remove the epoll of a node; the last one restores the loop's selector."""
         del self._nodes[its.fileno()]
         its.close()
         self._look_at_nodes()
@@ -59,7 +60,7 @@ class Selector(BaseSelector):
             self._loop._selector = self._other
 
     def _look_at_nodes(self) -> None:
-        # What is watched by somebody else takes longer to wake who waits for it.
+        # With a single node, a second epoll around the node's own would slow each wake-up.
         watched, self._all = self._all, epoll()
         watched.close()
         if len(self._nodes) > 1:
@@ -69,11 +70,11 @@ class Selector(BaseSelector):
     # from the loop
 
     def fileno(self) -> int:
-        """Of the selector for everything else."""
+        """Return the descriptor of the selector for everything else."""
         return self.number
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """Wait for so many seconds, serve what is ready here, and give all else that is."""
+        """Wait up to `timeout` seconds, serve ready connections, and return all other events."""
         if len(self._nodes) == 1:
             ((_, wait),) = self._nodes.values()
             return self._other.select(0) if wait(timeout) else []
@@ -83,26 +84,26 @@ class Selector(BaseSelector):
         return self._other.select(0)
 
     def close(self) -> None:
-        """The loop is at its end."""
+        """Close both selectors at the end of the loop."""
         self._all.close()
         self._other.close()
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
-        """Something else is to be waited for."""
+        """Register an object of the loop with the replaced selector."""
         return self._other.register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> SelectorKey:
-        """It is not any more."""
+        """Unregister an object of the loop from the replaced selector."""
         return self._other.unregister(fileobj)
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
-        """It is, in another way."""
+        """Change the events of an object of the loop in the replaced selector."""
         return self._other.modify(fileobj, events, data)
 
     def get_key(self, fileobj: Any) -> SelectorKey:
-        """Of something else."""
+        """Return the key of an object of the loop."""
         return self._other.get_key(fileobj)
 
     def get_map(self) -> Mapping[Any, SelectorKey]:
-        """All else."""
+        """Return the map of the replaced selector."""
         return self._other.get_map()

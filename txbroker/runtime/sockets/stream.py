@@ -1,9 +1,9 @@
 """
-SHELL: Twisted's TCP transports, reading into one buffer and writing at once.
+SHELL: Twisted's TCP transports, which read into one shared buffer and write at once.
 
-Twisted's own `write` waits for the event loop to say that the socket can be written, which it
-nearly always can: three system calls and a round of the loop for each write. Here the bytes are
-sent at once, and only what the kernel does not take waits, in Twisted's way.
+Twisted's own `write` waits for the event loop to report a writable socket, and the socket nearly
+always is writable. That wait costs three system calls and a turn of the loop per write. This
+transport sends the bytes at once; only a rest that the kernel refuses waits in Twisted's way.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 ACCEPTS = 64
-"""Connections that are accepted at once."""
+"""Connections that a port accepts at once."""
 
 MOST_ACCEPTS = 512
-"""Likewise, with those that are closed again as nobody wants them any more."""
+"""Connections that a port accepts at once, including those closed again as abandoned."""
 
 FEW = 100
-"""Connections that may wait in the backlog of a factory that puts them off."""
+"""Connections that may wait in the backlog while the factory puts newcomers off."""
 
 UNACKED: Final = slice(24, 28)
-"""Where `tcpi_unacked` is in Linux's `struct tcp_info`."""
+"""Position of `tcpi_unacked` in Linux's `struct tcp_info`."""
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted; Twisted's 50 are fewer than come after a restart."""
+"""Connections that may wait to be accepted; Twisted's 50 are too few after a restart."""
 
 ACCEPT_PAUSE = 1.0
-"""Seconds until accepting is tried again after it failed, mostly for want of open files."""
+"""Seconds after a failed accept, mostly for lack of open files, until the next attempt."""
 
 
 class _Direct:
-    """What a connection that was dialed does differently from Twisted's; not for TLS."""
+    """The parts of a dialed connection that differ from Twisted's; not for TLS."""
 
     # of Twisted's `Connection`
     socket: socket.socket
@@ -57,51 +57,51 @@ class _Direct:
     connected: int
 
     _is_queueing = False
-    """Whether something waits for the socket: bytes, or the end of the connection."""
+    """True if bytes, or the end of the connection, wait for the socket."""
 
     _unsent: Unsent | None = None
 
     _packet_writer: PacketWriter | None = None
 
     def startTLS(self, context: object, normal: bool = True) -> None:
-        """Not to be had: `write` would go past it."""
+        """Refuse TLS: `write` would bypass it. Raises `NotImplementedError`."""
         raise NotImplementedError("TLS has Twisted's own transport")
 
     def carry(self, packet_reader: PacketReader | LinkReader, packet_writer: PacketWriter) -> None:
-        """As `AcceptedStream.carry`."""
+        """Attach the packet reader and writer, as `AcceptedStream.carry` does."""
         self._packet_writer = packet_writer
         if self.connected and not self._is_queueing:
             packet_writer.descriptor = self.socket.fileno()
         self.reactor.sockets.add(self.socket.fileno(), packet_reader)
 
     def doRead(self) -> Exception | None:
-        """What there is goes to the protocol."""
+        """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self.socket.fileno(), self.reactor, self.protocol)
 
     def fed(self) -> None:
-        """What there was is in the packet reader."""
+        """Notify the protocol that bytes are in the packet reader."""
         assert self._packet_writer is not None
-        self._packet_writer.connection.fed()  # endpoints put another protocol before the real one
+        self._packet_writer.connection.fed()  # `protocol` may be a wrapper by an endpoint.
 
     def write(self, data: Octets) -> None:
-        """Send bytes; what the kernel does not take waits, and the producer is told of it."""
+        """Send bytes; queue the rest that the kernel refuses, and pause the producer."""
         self.writeSequence((data,))
 
     def writeSequence(self, pieces: Sequence[Octets]) -> None:
-        """The same for several, which are not joined where the kernel takes them all."""
+        """Send several pieces, without joining them if the kernel accepts all."""
         sent = 0
         if self.connected and not self._is_queueing:
             try:
                 sent = self.socket.sendmsg(pieces)
             except OSError:
-                pass  # a lost connection is met again, and told, when it is written from the loop
+                pass  # The next write from the loop meets the lost connection and reports it.
         if self.connected and sent < sum(map(len, pieces)):
             self._unsent = self._unsent or Unsent()
             self._unsent.add(pieces, sent)
             self.startWriting()
 
     def doWrite(self) -> Exception | None:
-        """Send of what waits as much as the kernel takes; the end of it all is Twisted's."""
+        """Send queued bytes until the kernel refuses; Twisted handles the end of the queue."""
         if self._unsent is not None:
             try:
                 if not self._unsent.write(self.socket.fileno()):
@@ -113,25 +113,25 @@ class _Direct:
         return ended
 
     def startWriting(self) -> None:
-        """Wait until the socket can be written."""
+        """Watch the socket for writing."""
         self._is_queueing = True
         self._aim(-1)
         self.reactor.addWriter(self)
 
     def stopWriting(self) -> None:
-        """There is nothing to write any more."""
+        """End the watch for writing: the queue is empty."""
         self._is_queueing = False
         self._aim(self.socket.fileno() if self.connected else -1)
         self.reactor.removeWriter(self)
 
     def abortConnection(self) -> None:
-        """Close it soon, and send nothing more."""
+        """Close the connection soon, and discard unsent bytes."""
         super().abortConnection()  # type: ignore[misc]
         self._is_queueing = True
         self._aim(-1)
 
     def connectionLost(self, reason: Failure) -> None:
-        """It is at its end."""
+        """Release the socket of the ended connection."""
         if self._packet_writer is not None:
             self._aim(-1)
             self.reactor.sockets.remove(self.socket.fileno())
@@ -142,21 +142,25 @@ class _Direct:
             self._packet_writer.descriptor = descriptor
 
 
-# Twisted's `abortConnection` puts other functions in the place of `doRead`; mypy takes their type.
+# Twisted's `abortConnection` replaces `doRead` by other functions; mypy infers their type.
 
 
 class DialedStream(_Direct, Client):  # type: ignore[misc]
-    """The transport of a connection that was dialed."""
+    """The transport of a dialed connection."""
 
 
 class StreamPort(Port):
     """
-    A listening socket; `reactor` is a `StreamReactor`. A factory that says that it does not ask for
-    the address (`asks_for_address`) gets None. One that has `puts_off` is given no connection while
-    that is true and few wait: the kernel keeps them for less than a node does. One that has `drops`
-    says of each descriptor whether it is not worth a connection: where many connect and leave at
-    once, the backlog must not fill up with those, as whoever finds no room in it tries again after
-    one second and after three.
+    A listening socket; `reactor` is a `StreamReactor`. Optional attributes of the factory:
+
+    - `asks_for_address` False: `buildProtocol` receives None as the address.
+    - `puts_off`: while it returns True and few connections wait, the port accepts none. A
+      connection
+      in the kernel's backlog costs less than one in the node.
+    - `drops`: returns True for a descriptor not worth a connection. Many clients connect and leave
+      at
+      once; without `drops` they fill the backlog. A client that finds the backlog full retries only
+      after one and after three seconds.
     """
 
     factory: Any
@@ -170,13 +174,13 @@ class StreamPort(Port):
         self._puts_off: Callable[[], bool] | None = getattr(factory, "puts_off", None)
 
     def createInternetSocket(self) -> socket.socket:
-        """As Twisted's; accepted ones have TCP_NODELAY from it."""
+        """Create the socket with TCP_NODELAY, which accepted sockets inherit."""
         made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         return made
 
     def doRead(self) -> None:
-        """Connections have come. An error would close the port, and the node would be deaf."""
+        """Accept connections. An escaping error would close the port, and leave the node deaf."""
         hooks.run(self._accept_some)
 
     def _accept_some(self) -> None:
@@ -202,7 +206,7 @@ class StreamPort(Port):
                 return
             try:
                 taken += self._take(descriptor)
-            except Exception:  # of one connection: the node goes on listening
+            except Exception:  # An error of one connection must not stop the port.
                 log.exception("stream.failed")
                 taken += 1
             if taken >= ACCEPTS:
@@ -212,7 +216,7 @@ class StreamPort(Port):
                 return
 
     def _take(self, descriptor: int) -> bool:
-        """Make a connection of it; False: nobody wants one."""
+        """Make a connection of the descriptor; return False if the factory refuses it."""
         protocol = None
         try:
             if self._drops is not None and self._drops(descriptor):
@@ -229,7 +233,7 @@ class StreamPort(Port):
         return True
 
     def _pause(self, reason: str | None) -> None:
-        # Whoever has to wait stays in the backlog; asking for them at once would only spin.
+        # Waiting connections stay in the backlog; accepting again at once would spin.
         if not self._is_short:
             self._is_short = True
             log.warning("accept.paused", reason=reason, port=self._realPortNumber)
@@ -242,6 +246,6 @@ class StreamPort(Port):
 
 
 def _waiting_at(listening: socket.socket) -> int:
-    """Connections in the backlog, which is what the kernel tells as unacknowledged of those."""
+    """Return the backlog's size, which the kernel reports as unacknowledged of a listener."""
     info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, UNACKED.stop)
     return int.from_bytes(info[UNACKED], sys.byteorder)

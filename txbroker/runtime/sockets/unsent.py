@@ -1,4 +1,4 @@
-"""Bytes on their way into a socket that the kernel has not taken yet."""
+"""Queues bytes for a socket that the kernel has not accepted yet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import islice
 from txbroker.model.publish_run import Octets
 
 PIECES = 64
-"""How many are written at once."""
+"""Pieces that one system call writes."""
 
 
 class Unsent:
-    """Pieces that leave in order, none of which is copied; `size`: their bytes."""
+    """Pieces that are written in order, without a copy; `size`: their bytes."""
 
     __slots__ = ("_pieces", "size")
 
@@ -23,7 +23,7 @@ class Unsent:
         self.size = 0
 
     def add(self, pieces: Sequence[Octets], sent: int = 0) -> None:
-        """Put pieces behind the others; of these, so many bytes were sent."""
+        """Append pieces, less their first `sent` bytes."""
         for piece in pieces:
             if sent < len(piece):
                 rest = memoryview(piece)[sent:] if sent else piece
@@ -32,7 +32,11 @@ class Unsent:
             sent = max(sent - len(piece), 0)
 
     def write(self, descriptor: int) -> bool:
-        """Write what a non-blocking socket takes; whether nothing is left. Raises `OSError`."""
+        """
+        Write until the non-blocking socket refuses; return True if nothing is left.
+
+        Raises `OSError`.
+        """
         try:
             sent = os.writev(descriptor, list(islice(self._pieces, PIECES)))
         except (BlockingIOError, InterruptedError):
