@@ -34,7 +34,7 @@ log = get_logger()
 
 
 OTHERS = 0o077
-"""Rights to what the node writes that nobody but its user has."""
+"""Mode bits that a node's files must not have: only its own user has rights."""
 
 
 class Options(usage.Options):
@@ -52,7 +52,7 @@ class Options(usage.Options):
     ]
 
     def postOptions(self) -> None:
-        """Check the command line and the file; a mistake is one line and a status."""
+        """Check the command line and the topology file; an error is one line and an exit status."""
         if self["topology"] is None:
             raise usage.UsageError("--topology FILE is missing")
         _install_reactor()
@@ -71,7 +71,7 @@ class Options(usage.Options):
 
 
 class NodeService(Service):
-    """A node's life under twistd."""
+    """The life of a node under twistd."""
 
     def __init__(self, config: NodeConfig) -> None:
         self.setName(config.node)
@@ -84,10 +84,10 @@ class NodeService(Service):
 
         if not _is_asyncio(reactor):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
-        os.umask(OTHERS)  # What clients said is not for other users of the machine.
+        os.umask(OTHERS)  # Otherwise other users of the machine could read clients' messages.
         _open_files(self._config.limits.connections)
         keep_some()
-        # As Twisted does for SIGTERM: the handler runs anywhere, what it asks for runs in its turn.
+        # A signal handler may interrupt any step, so it only schedules the reload, as for SIGTERM.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
         hooks.when_failed(lambda: _end(None))
         as_deferred(self._start(reactor)).addErrback(self._on_failure)
@@ -97,7 +97,7 @@ class NodeService(Service):
         return None if self._node is None else as_deferred(self._node.stop())
 
     async def _start(self, reactor: Any) -> None:
-        # grpc is imported here, not with the plugin: `twistd --help` lists plugins too.
+        # With the plugin, this import of grpc would slow `twistd --help`, which lists all plugins.
         from txbroker.node import Node
 
         self._node = Node(
@@ -111,7 +111,7 @@ class NodeService(Service):
         self._tell_few_files()
 
     def _restart(self, reactor: Any) -> None:
-        """The node ends in good order, and another one goes on with its data."""
+        """End the node in order, and start another node on its data."""
         if self.running:
             as_deferred(self._go_on(reactor)).addErrback(self._on_failure)
 
@@ -140,18 +140,18 @@ class NodeService(Service):
 
 
 def makeService(options: Options) -> NodeService:
-    """For twistd."""
+    """Make the service for twistd."""
     return NodeService(options.config)
 
 
 def _fail(line: str) -> None:
-    """Before the reactor runs: say it and leave."""
+    """Log the reason and exit, before the reactor runs."""
     log.error("node.refused", reason=line)
     raise SystemExit(1)
 
 
 def _end(line: str | None) -> None:
-    """While the reactor runs: say it and leave; nothing is open that would need a farewell."""
+    """Log the reason and exit, while the reactor runs; nothing open needs an orderly close."""
     if line is not None:
         log.error("node.refused", reason=line)
     sys.stderr.flush()
@@ -164,10 +164,10 @@ def _end_well(reactor: Any) -> None:
 
 def _spare_collector() -> None:
     """
-    What a started node is made of is never garbage: the collector need not look at it again.
+    Exempt the objects of a started node from garbage collection: they are never garbage.
 
-    A full collection with 8,000 clients takes 0.1 s, in which nothing else is done. Clients make
-    no cycles that would last, so such a collection may be rare.
+    A full collection with 8,000 clients blocks the node for 0.1 s. Clients make no lasting cycles,
+    so such a collection may be rare.
     """
     gc.collect()
     gc.freeze()
@@ -178,14 +178,14 @@ def _install_reactor() -> None:
     """
     Install the asyncio reactor, which gRPC needs, unless the command line has chosen a reactor.
 
-    Twisted installs its default reactor at the first import, which is later than this.
+    Twisted installs its default reactor at the first import, which comes after this call.
     """
     if "twisted.internet.reactor" not in sys.modules:
         asyncioreactor.install()
 
 
 def _lead_log(parent: Any) -> None:
-    """Lead Twisted's log here: twistd has an option for it, `python -m twisted` a factory."""
+    """Redirect Twisted's log: by an option of twistd, or by a factory of `python -m twisted`."""
     if "fileLogObserverFactory" in parent:
         parent["fileLogObserverFactory"] = lambda _file: twisted_observer()
     elif parent.get("logger") is None:
@@ -198,10 +198,10 @@ def _is_asyncio(reactor: Any) -> bool:
 
 def _open_files(connections: int) -> None:
     """
-    As many open files as the machine allows, and room for those of so many connections.
+    Raise the limit of open files to the maximum, and preallocate the table for `connections` files.
 
-    The kernel doubles a process's table of them when it is full, and waits for all CPUs each time
-    if the process has threads: 60 ms in all while the first 10,000 clients come.
+    The kernel doubles a process's file table when it is full. Each time it waits for all CPUs if
+    the process has threads: 60 ms in all during the first 10,000 clients.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:

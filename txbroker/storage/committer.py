@@ -51,9 +51,10 @@ for 8 s raised the memory of a node from 80 to 900 MB.
 
 LADEN = 8 * 1024 * 1024
 """
-Bytes that may wait for a sync beside an awaited record, before unawaited records are refused.
+Bytes that may wait for a sync while a caller awaits one; above it, `is_laden` is True.
 
-Without the limit, a flood of QoS 0 made each sync one of 64 MiB and delayed every awaited record.
+The zone store then leaves records of QoS 0 out of the journal. Without the limit, a flood of QoS 0
+made each sync one of 64 MiB, and delayed every awaited record.
 """
 
 AGAIN = 0.1

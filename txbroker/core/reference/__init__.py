@@ -1,1 +1,1 @@
-"""The core in Python: what it does, to be read; and what runs where it could not be compiled."""
+"""The core in Python: the readable reference, and the fallback where compilation failed."""

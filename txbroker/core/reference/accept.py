@@ -1,4 +1,4 @@
-"""Connections that come."""
+"""Accepts connections of a listening socket."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 def accept(listening: Any) -> int:
     """
-    The descriptor of the next connection to a listening socket that does not block: it does not
-    block either. -1: nobody waits. Raises `OSError`.
+    Accept a connection; return its non-blocking descriptor, or -1 if no connection waits.
+
+    `listening` must not block. Raises `OSError`.
     """
     try:
         accepted, _ = listening.accept()

@@ -1,4 +1,4 @@
-"""Stored batches as columns, and the part of a batch that somebody asked for."""
+"""Converts stored batches to columns, and filters the records of a batch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from txbroker.core.reference.stored import (
 )
 
 LARGEST = 2**31 - 1
-"""Bytes of all topics, or of all payloads, of one set of columns: their ends have 32 bits."""
+"""Maximum bytes of all topics, or of all payloads, of one set of columns: ends have 32 bits."""
 
 LAST = 2**63 - 1
-"""No offset is higher."""
+"""The highest possible offset."""
 
 CACHE = 1024 * 1024
-"""Bytes of topics of which is known whether they match."""
+"""Bytes of topics whose match is cached."""
 
 
 class Texts(NamedTuple):
-    """Texts one behind the other: where they begin and the last one ends (int32), and the bytes."""
+    """Concatenated texts: `ends` (int32) has the start of the first text and the end of each."""
 
     ends: bytes
     data: bytes
@@ -40,9 +40,10 @@ class Texts(NamedTuple):
 
 class Filled(NamedTuple):
     """
-    `rows` records as buffers in the layout of Arrow, numbers in the byte order of the machine:
-    `qos` int8, `retain` bits (the lowest first), `offset` int64, `created` int64 (microseconds
-    UTC), `publisher` int32, which is an index of `publishers`: client id and node.
+    `rows` records as buffers in the layout of Arrow, numbers in the byte order of the machine.
+
+    `qos` is int8; `retain` has one bit per record, lowest first; `offset` is int64. `created` is
+    int64, in microseconds UTC. `publisher` is int32, an index of `publishers`: client id and node.
     """
 
     rows: int
@@ -58,10 +59,10 @@ class Filled(NamedTuple):
 
 class Columns:
     """
-    Stored batches of one part, in their order, to columns: `add` each, then `finish`.
+    Converts the stored batches of one part, in order, to columns: `add` each, then `finish`.
 
-    What comes is checked, as it comes from the network: nothing but offsets from `start` up to
-    `end` (exclusive), each higher than the one before. Without `payload` those are left empty.
+    Batches come from the network, and are checked. Offsets must lie in `start` to `end`
+    (exclusive), each higher than the one before. With `payload` False, the payloads stay empty.
     """
 
     def __init__(self, start: int = 0, end: int = LAST, *, payload: bool = True) -> None:
@@ -72,21 +73,22 @@ class Columns:
 
     @property
     def count(self) -> int:
-        """Records since the last `finish`."""
+        """Number of records since the last `finish`."""
         return len(self._offset)
 
     @property
     def size(self) -> int:
-        """Bytes of their topics and payloads."""
+        """Bytes of the topics and payloads since the last `finish`."""
         return len(self._topics) + len(self._payloads)
 
     def add(self, first: int, time: int, body: bytes, count: int, places: bytes = b"") -> None:
         """
-        The next batch: `count` records from offset `first` on, received at `time` (microseconds
-        UTC), of which the body has those at `places` (16 bits each, little-endian; none: all).
+        Add the next batch: `count` records from offset `first` on, received at `time` (microseconds
+        UTC).
 
-        Raises `PeerError` where it is malformed, `OverflowError` where columns have no room for it;
-        then nothing of it was added.
+        The body holds the records at `places` (16 bits each, little-endian), or all if empty.
+        Raises `PeerError` for a malformed batch, and `OverflowError` if the columns have no room.
+        After either, nothing of the batch was added.
         """
         try:
             self._add(first, time, body, count, places)
@@ -94,7 +96,7 @@ class Columns:
             raise malformed(first, error.problem) from None
 
     def finish(self) -> Filled:
-        """What was added since the last time."""
+        """Return the columns of all batches since the last `finish`."""
         bits = bytearray((self.count + 7) // 8)
         for index, is_retained in enumerate(self._retain):
             bits[index >> 3] |= is_retained << (index & 7)
@@ -153,7 +155,7 @@ class Columns:
 
 
 class Sieve:
-    """Cuts the records that are asked for out of batches; `matches` says of a topic if it is."""
+    """Selects the wanted records of batches; `matches` returns True for a wanted topic."""
 
     def __init__(self, matches: Callable[[str], bool]) -> None:
         self._matches = matches
@@ -164,11 +166,13 @@ class Sieve:
         self, first: int, body: bytes, count: int, low: int, high: int
     ) -> tuple[bytes, bytes] | None:
         """
-        Of a batch of `count` records from offset `first` on those that match, with offsets from
-        `low` up to `high` (exclusive): a body with them, and their places (see `Columns.add`); both
-        empty where there is none. None: all of them. Marks are left out.
+        Select matching records with offsets from `low` up to `high` (exclusive) of a batch.
 
-        Raises `PeerError` where the batch is malformed, and what `matches` raises.
+        The batch has `count` records from offset `first` on. Return a body of the selected records,
+        and their places (see `Columns.add`). Both are empty if no record matches; None means that
+        all match. Marks are left out.
+
+        Raises `PeerError` for a malformed batch, and any error of `matches`.
         """
         try:
             opened = open_body(body, count)

@@ -1,4 +1,13 @@
-"""Packet ids of a client's own publishes, from PUBLISH to the last answer (section 4.3)."""
+"""
+Tracks the packet ids of a client's publishes, from PUBLISH to the last acknowledgement.
+
+Section 4.3 of MQTT 3.1.1 defines the flows. States of a packet id:
+
+- *free*: no publish has the id;
+- *open*: a publish of a run has the id. QoS 1 ends at PUBACK. QoS 2 moves on at PUBREC
+  (`Flow.is_taken`), and ends at PUBREL;
+- *held*: another part of the session handles the id (`hold`), until `free`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +18,7 @@ from txbroker.core.reference.packets import Entry
 
 
 class Flow(NamedTuple):
-    """A publish of a run that is not over; `is_taken`: QoS 2, and PUBREC was due."""
+    """An open publish of a run; `is_taken`: True for QoS 2 once PUBREC was due."""
 
     qos: int
     serial: int
@@ -17,22 +26,19 @@ class Flow(NamedTuple):
 
 
 class OpenRun(Protocol):
-    """A run of the client's publishes, as its flows see it."""
+    """A run of the client's publishes, as `Flows` needs it."""
 
     @property
     def entries(self) -> list[Entry]:
-        """Its publishes."""
+        """The publishes of the run."""
 
     @property
     def serial(self) -> int:
-        """Its number."""
+        """The serial number of the run."""
 
 
 class Flows:
-    """
-    Those of one session. A packet id is free, or a publish in a run has it, or it is *held*:
-    what becomes of it is somebody else's business.
-    """
+    """The packet ids of one session: each is free, open or held."""
 
     __slots__ = ("_flows", "_held", "_serial")
 
@@ -42,16 +48,16 @@ class Flows:
         self._serial = 0
 
     def __len__(self) -> int:
-        """How many publishes of runs are open."""
+        """Return the number of open publishes."""
         return len(self._flows)
 
     def next_serial(self) -> int:
-        """The number of the next run."""
+        """Return the serial number of the next run."""
         self._serial += 1
         return self._serial
 
     def begin(self, packet_id: int, qos: int, serial: int) -> bool:
-        """A publish came in, in the run of this number; False: its packet id is not free."""
+        """Open a flow for a publish of run `serial`; return False if its packet id is not free."""
         if packet_id in self._flows or packet_id in self._held:
             return False
         self._flows[packet_id] = Flow(qos, serial, False)
@@ -59,10 +65,9 @@ class Flows:
 
     def taken(self, run: OpenRun, packet_writer: PacketWriter | None) -> list[int]:
         """
-        A run of this client is safe: PUBACK or PUBREC goes to the packet writer, in the order of
-        the run.
+        Acknowledge a durable run: send PUBACK or PUBREC of each publish, in the order of the run.
 
-        Returns the packet ids that are its no longer.
+        Return the packet ids that the run has lost to `hold`, or to a later run.
         """
         others: list[int] = []
         answers = bytearray()
@@ -81,7 +86,7 @@ class Flows:
         return others
 
     def release(self, packet_id: int, packet_writer: PacketWriter) -> bool:
-        """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
+        """Handle PUBREL of a clean session: send PUBCOMP; return False if the id is held."""
         if packet_id in self._held:
             return False
         flow = self._flows.get(packet_id)
@@ -91,18 +96,18 @@ class Flows:
         return True
 
     def hold(self, packet_id: int) -> None:
-        """Somebody else looks after it from here on."""
+        """Move a packet id to *held*: another part of the session handles it."""
         self._flows.pop(packet_id, None)
         self._held.add(packet_id)
 
     def free(self, packet_id: int) -> None:
-        """It is not held any more."""
+        """End *held* for a packet id."""
         self._held.discard(packet_id)
 
     def get(self, packet_id: int) -> Flow | None:
-        """The publish of a run that has this packet id."""
+        """Return the open flow of a packet id, or None."""
         return self._flows.get(packet_id)
 
     def packet_ids(self) -> list[int]:
-        """Those of all publishes of runs that are open, in no order."""
+        """Return the packet ids of all open publishes, in no order."""
         return list(self._flows)

@@ -1,4 +1,4 @@
-"""What comes from the other end of a link: bytes in, runs of publishes and single frames out."""
+"""Decodes the input of a link: bytes in, runs of publishes and single frames out."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 MOST_KNOWN = 1000
 LONGEST_KNOWN = 200
-"""How many headers of batches are known at a time, and of how many bytes each at the most."""
+"""Maximum number of known batch headers, and the maximum size of each in bytes."""
 
 COUNT = 4
 """
-Bytes at the end of a batch's header that say how many publishes follow, the least significant one
-first. Of headers that differ in nothing else, one has to be known.
+Bytes at the end of a batch header that hold the number of its publishes, little-endian.
+
+The reader knows a header without its count, so one known header covers all counts.
 """
 
 
 class LinkReader:
     """
-    One link's input; `expected`: so many publishes of the batch at hand are still to come. Those
-    that are not within the `bailiwick` come each by itself, for others to judge.
+    The input of one link; `expected` publishes of the current batch are still to come.
 
-    Batches whose header is known may go on at once (see `Sockets`), while the link `is_open` for
-    that, as long as the `received` bytes of these are fewer than `most`; if only the beginning of
-    one does, `step` gives a header for the rest. `heard_at`: when the last one came. At the end of
-    an edge, `may_take` says whether deliveries go to its clients now, and `leave` gets what could
-    not be given to all of them.
+    Publishes outside the scope `bailiwick` are returned one by one, for the caller to check. A
+    batch with a known header may be forwarded at once (see `Sockets`) while `is_open` is True and
+    `received` is below `most` bytes. If only a part was forwarded, `step` returns a header for the
+    rest. Attributes:
+
+    - `heard_at`: the time of the last batch that was forwarded.
+    - `may_take`: at an edge, returns True if deliveries may go to its clients now.
+    - `leave`: at an edge, receives each run that not all clients could receive.
     """
 
     def __init__(self, max_frame: int) -> None:
@@ -46,9 +49,9 @@ class LinkReader:
         self.may_take: Callable[[], bool] | None = None
         self.leave: Callable[[Run, list[tuple[Any, int]]], None]
         self.heard_at = 0.0
-        self._known: dict[bytes, tuple[str, str]] = {}  # by headers without their counts
+        self._known: dict[bytes, tuple[str, str]] = {}  # by header without its count
         self._header = b""
-        self._begun: bytes | None = None  # such a header: that of the batch at hand
+        self._begun: bytes | None = None  # the header of the current batch, without its count
         self._peeked: tuple[bytes | None, int] = None, 0
         self.fault: Exception | None = None
         self._framer = Framer(max_frame)
@@ -56,26 +59,28 @@ class LinkReader:
 
     @property
     def first_byte(self) -> int | None:
-        """The first byte of the frame that is not complete yet."""
+        """First byte of the incomplete frame, or None."""
         return self._framer.first_byte
 
     def trust(self, max_frame: int) -> None:
-        """Frames may be as large as this from here on."""
+        """Raise the maximum frame size, for a peer that is trusted now."""
         self._framer.max_packet = max_frame
 
     def feed(self, data: Octets) -> None:
-        """Take what was read, of which a view is not kept; `step` works it off."""
+        """Append bytes that were read, without holding a view of them; `step` processes them."""
         self.is_fed = True
         self._framer.feed(data)
 
     def joined(self, data: bytes) -> bytes | None:
-        """What came before and was not whole, and this; None: it was taken, and is not whole."""
+        """Prepend the incomplete frame to `data`; return None if it is incomplete still."""
         return self._framer.joined(data)
 
     def know(self, client_id: str, edge: str, count: int) -> None:
         """
-        The header that `step` gave last, of so many publishes, may come again: those of QoS 0 are
-        of this client at this edge, and nothing has to be decided for them.
+        Remember the header that `step` returned last, of a batch of `count` publishes.
+
+        Publishes of QoS 0 under this header belong to this client at this edge, and the reader may
+        forward them without asking.
         """
         header = self._header
         if self.is_open and COUNT <= len(header) <= LONGEST_KNOWN and _count_of(header) == count:
@@ -85,16 +90,16 @@ class LinkReader:
             self._known[self._begun] = client_id, edge
 
     def forget(self) -> None:
-        """No header that came is good any more."""
+        """Forget all headers."""
         self._known.clear()
         self._header = b""
 
     def answered(self, data: bytes) -> int:
-        """As `PacketReader.answered`: there are none here."""
+        """Return 0: a link has no acknowledgements (`PacketReader.answered`)."""
         return 0
 
     def peek(self, data: bytes) -> tuple[Run, int] | None:
-        """The run that this begins with, if its batch's header is known, and where it ends."""
+        """Return the run at the start of `data` if its batch header is known, and its end."""
         if not (self.is_open and self.received < self.most):
             return None
         begun, left, at = self._begun, self.expected, 0
@@ -112,7 +117,7 @@ class LinkReader:
         return run, at + len(run.data)
 
     def _peek_header(self, data: bytes) -> tuple[bytes | None, int, int]:
-        """The header that this begins with, without its count, that, and where it ends."""
+        """Return the header at the start of `data` without its count, the count, and its end."""
         framer = Framer(self._framer.max_packet)
         framer.feed(data)
         with suppress(ProtocolViolation):
@@ -123,21 +128,23 @@ class LinkReader:
         return None, 0, 0
 
     def note(self, run: Run) -> int:
-        """That went on; gives how many publishes of a client that were."""
+        """Record that `run` was forwarded; return 0, as none of its publishes is a client's."""
         self.received += run.size
         self._begun, self.expected = self._peeked
         return 0
 
     def keep(self, data: bytes, at: int) -> bool:
-        """What did not go on is kept; False: it is to be worked off."""
+        """Keep the bytes from `at` on; return False if they hold more than a frame's beginning."""
         self.is_fed = not keep(data, at, self._framer)
         return not self.is_fed
 
     def step(self) -> Run | tuple[int, bytes] | None:
         """
-        The next frame, or several: plain publishes of one batch within the bailiwick, all of QoS 0
-        or none, are a run, whose clients and offsets are for the caller to set. None: there is no
-        more, and `fault` says where it is because the bytes that follow are no frames.
+        Return the next frame, or a run of the next publishes, or None.
+
+        A run holds plain publishes of one batch within the scope, all of QoS 0 or none. The caller
+        sets its clients and offsets. None means no further frame; `fault` is then set if the next
+        bytes are no frame.
         """
         data = bytearray()
         entries: list[Entry] = []

@@ -1,4 +1,4 @@
-"""What the owner at the other end of a link answers for: its zone, less the cuts it has told of."""
+"""Decides which topics the owner at the other end of a link serves: its zone less its cuts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from txbroker.model.topics import is_within
 
 class LinkScope:
     """
-    Within which topics publishes are plain on one link; at first the root zone's.
+    The topics within which publishes are plain on one link; at first the whole root zone.
 
-    `_cuts` have a slash at their ends, are in order, and none of them is within another: the only
-    one that a topic may be within is the last one before it.
+    `_cuts` end with a slash, are sorted, and none encloses another. So only the last cut before a
+    topic can enclose it.
     """
 
     def __init__(self) -> None:
@@ -20,12 +20,12 @@ class LinkScope:
         self._cuts: list[str] = []
 
     def set(self, apex: str) -> None:
-        """The zone of this apex, all of it."""
+        """Set the scope to the zone of this apex, without cuts."""
         self._apex = apex
         self._cuts = []
 
     def put(self, apex: str) -> None:
-        """This is cut off from here on."""
+        """Cut the subtree of this apex off."""
         key = apex + "/"
         begin = end = bisect_right(self._cuts, key)
         if begin and key.startswith(self._cuts[begin - 1]):
@@ -35,14 +35,14 @@ class LinkScope:
         self._cuts[begin:end] = [key]
 
     def drop(self, apex: str) -> None:
-        """This is the zone's again, if it was cut off."""
+        """Return the subtree of this apex to the scope, if it was cut off."""
         key = apex + "/"
         at = bisect_left(self._cuts, key)
         if at < len(self._cuts) and self._cuts[at] == key:
             del self._cuts[at]
 
     def has(self, topic: str) -> bool:
-        """True if the zone has this topic."""
+        """True if the scope has this topic."""
         if not is_within(topic, self._apex):
             return False
         key = topic + "/"

@@ -1,4 +1,4 @@
-"""What comes from one client: bytes in, runs of publishes and single packets out."""
+"""Decodes the input of one client: bytes in, runs of publishes and single packets out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 class PacketReader:
     """
-    One connection's input, as far as it is not worked off.
+    The input of one connection that is not processed yet.
 
-    Before `open`, each packet comes by itself. After it, those that need no thought are dealt with
-    here: plain publishes are gathered in `qos0` and `qos12`, acknowledgements go to the window of
-    the packet writer (of a clean session) or into `pubacks`. `takes_qos12`: whether publishes of
-    QoS 1 and 2 may be gathered now. `heard_at`: when the last whole packet came, for whoever sets
-    it.
+    Before `open`, `step` returns each packet. After it, the reader itself handles simple packets.
+    It collects plain publishes in `qos0` and `qos12`. Acknowledgements go to the window of the
+    packet writer (of a clean session) or into `pubacks`. Attributes:
+
+    - `takes_qos12`: True if the reader may collect publishes of QoS 1 and 2 now.
+    - `heard_at`: the time of the last whole packet, where the caller sets it.
     """
 
     def __init__(self, max_packet: int, packet_writer: PacketWriter) -> None:
@@ -49,7 +50,7 @@ class PacketReader:
 
     @property
     def max_packet(self) -> int:
-        """Bytes of the largest packet that is taken."""
+        """Maximum size of a packet in bytes."""
         return self._framer.max_packet
 
     @max_packet.setter
@@ -58,44 +59,47 @@ class PacketReader:
 
     @property
     def first_byte(self) -> int | None:
-        """The first byte of the packet that is not complete yet."""
+        """First byte of the incomplete packet, or None."""
         return self._framer.first_byte
 
     @property
     def awaited(self) -> int:
-        """Bytes of the packet that is not complete yet, as far as its length is known."""
+        """Bytes of the incomplete packet, as far as its length is known."""
         return self._framer.awaited
 
     def open(self, session: Any, client_id: str, flows: Flows | None, *, clean: bool) -> None:
-        """The client has this session; no `flows`: they are asked for (`wants_flows`)."""
+        """Set the client's session; without `flows` the reader asks for them (`wants_flows`)."""
         self._session = session
         self._clients = (client_id,)
         self._flows = flows
         self._is_clean = clean
 
     def close(self) -> None:
-        """Nothing more is gathered."""
+        """Stop collecting packets."""
         self._session = None
 
     def feed(self, data: Octets) -> None:
-        """Take what was read, of which a view is not kept; `step` works it off."""
+        """Append bytes that were read, without holding a view of them; `step` processes them."""
         self.is_fed = True
         self._framer.feed(data)
 
     def joined(self, data: bytes) -> bytes | None:
-        """What came before and was not whole, and this; None: it was taken, and is not whole."""
+        """Prepend the incomplete packet to `data`; return None if it is incomplete still."""
         return self._framer.joined(data)
 
     def step(self) -> tuple[int, bytes] | None:
         """
-        Work on up to a packet that is for others, which is returned, or to the end, if a run has
-        room for so many messages (`MOST`); it `has_more` where bytes may be left to look at.
+        Process packets until the caller must handle one; return that packet, or None.
 
-        What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
-        `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet. Where the window of the packet writer has got room, what waited
-        behind it is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the
-        next packet is a publish that may be gathered when there are any.
+        A full run (`MOST` messages) ends the step early; `has_more` is then True, as bytes may be
+        left. The caller must process `qos0`, `qos12` and `pubacks` before the returned packet: they
+        came first. A `fault` comes last: the bytes behind it are no packets. Flags after the call:
+
+        - `has_heard`: the input held a whole packet.
+        - `has_landed`: the window got room, its waiting messages were launched, and the session
+          must
+          handle the rest.
+        - `wants_flows`: the next packet is a publish that needs flows to be collected.
         """
         self.pubacks = []
         self.has_heard = self.has_landed = self.has_more = self.wants_flows = False
@@ -128,8 +132,9 @@ class PacketReader:
 
     def answered(self, data: bytes) -> int:
         """
-        Deal with the acknowledgements that `data` begins with, as far as nobody else has to hear of
-        them; how many bytes these are.
+        Process the acknowledgements at the start of `data` that concern the window alone.
+
+        Return the number of bytes processed.
         """
         if self._session is None or not self._packet_writer.is_calm:
             return 0
@@ -147,8 +152,9 @@ class PacketReader:
 
     def peek(self, data: bytes) -> tuple[Run, int] | None:
         """
-        The run that `data` is, and where it ends: plain publishes of QoS 0, and nothing behind them
-        but the beginning of a packet.
+        Return the run of plain QoS 0 publishes in `data`, and its end; None otherwise.
+
+        Only the beginning of a packet may follow the run.
         """
         if self._session is None:
             return None
@@ -159,18 +165,18 @@ class PacketReader:
         return run, len(run.data)
 
     def note(self, run: Run) -> int:
-        """That went on; gives how many publishes of a client that were."""
+        """Record that `run` was forwarded; return the number of its client publishes."""
         return run.count
 
     def keep(self, data: bytes, at: int) -> bool:
-        """What did not go on is kept; False: it is to be worked off."""
+        """Keep the bytes from `at` on; return False if they hold more than a packet's beginning."""
         self.is_fed = not keep(data, at, self._framer)
         return not self.is_fed
 
     def _take(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
-        """Deal with one packet; False: it is for others."""
+        """Process one packet; return False if the caller must handle it."""
         if self._session is None:
             return False
         if first_byte >> 4 == 3:
@@ -178,7 +184,7 @@ class PacketReader:
         return self._take_answer(first_byte, body)
 
     def _take_answer(self, first_byte: int, body: bytes) -> bool:
-        """Deal with a packet if it answers one; False: it is for others."""
+        """Process an acknowledgement; return False if the caller must handle the packet."""
         if len(body) != 2 or body == b"\0\0":
             return False
         packet_id = int.from_bytes(body)
@@ -236,11 +242,11 @@ class PacketReader:
 
 
 LONGEST = 16_383
-"""Bytes behind the remaining length of the largest packet that is gathered so."""
+"""Maximum remaining length, in bytes, of a packet that `gather` accepts."""
 
 
 def gather(data: bytes, max_packet: int, most: int, bailiwick: LinkScope | None = None) -> Gathered:
-    """The plain publishes of QoS 0, at most so many, that `data` begins with."""
+    """Return the plain QoS 0 publishes at the start of `data`, at most `most`."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)
     with suppress(ProtocolViolation):
@@ -257,8 +263,10 @@ def gather(data: bytes, max_packet: int, most: int, bailiwick: LinkScope | None 
 
 def keep(data: bytes, at: int, framer: Framer) -> bool:
     """
-    Have what there is from `at` on cut; False: it has to be worked off, being more than the
-    beginning of a packet. Where nothing went on before, how a packet begins is judged, too.
+    Feed the bytes from `at` on to the framer; return False if `step` must process them.
+
+    Bytes that hold more than a packet's beginning need processing. So does a packet's beginning if
+    no run preceded it, as its first bytes must be checked.
     """
     rest = data[at:]
     is_kept = at > 0 and is_part(rest, framer.max_packet)
@@ -269,7 +277,7 @@ def keep(data: bytes, at: int, framer: Framer) -> bool:
 
 
 def is_part(data: bytes, max_packet: int) -> bool:
-    """Whether there is no packet in it, but at most the beginning of one."""
+    """True if `data` holds no whole packet, but at most the beginning of one."""
     framer = Framer(max_packet)
     framer.feed(data)
     try:
@@ -279,14 +287,14 @@ def is_part(data: bytes, max_packet: int) -> bool:
 
 
 class Gathered:
-    """The publishes of a run to be."""
+    """The publishes collected for a run."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.entries: list[Entry] = []
 
     def add(self, one: Entry, packet: bytes) -> None:
-        """One more, whose places are counted from its own beginning."""
+        """Add a publish whose entry counts positions from the start of its packet."""
         at = len(self.data)
         self.data += packet
         self.entries.append(one.moved(at))

@@ -1,4 +1,4 @@
-"""What goes to one client: its output, and the QoS 1 and 2 of a clean session."""
+"""Encodes and sends the output to one client, with the QoS 1 and 2 window of a clean session."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
 
 HIGH_MARK = 256 * 1024
-"""Bytes of output above which a client gets nothing that can wait."""
+"""Bytes of output above which the client gets no message that can wait."""
 
 MOST = 4 * 1024 * 1024
-"""Bytes of output above which what cannot wait is dropped."""
+"""Bytes of output above which a message that cannot wait is discarded."""
 
 QUEUE_MESSAGES = 8_192
 QUEUE_BYTES = 1024 * 1024
-"""What waits behind the window and could be read again from a journal, at the most."""
+"""Maximum queue behind the window, of messages that can be read again from a journal."""
 
 QUEUE_HIGH_MARK = 1_000
-"""Messages behind the window with which a client counts as full."""
+"""Messages behind the window at which the client counts as full."""
 
 SENT, RELEASED = 1, 2
 
 
 class Flight(NamedTuple):
-    """A message in flight: PUBLISH went, or (`RELEASED`) PUBREL."""
+    """A message in flight: PUBLISH was sent (`SENT`), or PUBREL (`RELEASED`)."""
 
     qos: int
     size: int
@@ -36,7 +36,7 @@ class Flight(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A packet that waits for a packet id at `id_at`; `part` and `offset`: where it lies."""
+    """A packet that waits for a packet id at `id_at`; `part` and `offset` locate its record."""
 
     packet: bytes
     id_at: int
@@ -48,17 +48,19 @@ class Waiting(NamedTuple):
 
 class PacketWriter:
     """
-    The way to one client that is here; `on_output` is called when there is something to send, or
-    was dropped, once until `is_noted` is taken back; `on_full` when the output or what waits behind
-    the window has passed its high mark, once until `is_full` is taken back.
+    The output to one connected client.
 
-    `is_direct`: live messages may go straight to it; its session has nothing to take before them.
-    `is_shut`: QoS 0 is dropped and counted in `dropped`. `fills` counts how often the window became
-    full, which `on_fill` is told; `is_told`: nobody has to look at that any more. `descriptor` is
-    of the socket that may be written straight, -1 while there is none. `written`: bytes that a
-    socket took of the output, wherever it was written. `is_behind`: publishers may
-    be waiting for what waits here. Of a clean session (`open_window`), QoS 1 and 2 are kept here
-    and nowhere else.
+    `on_output` is called when output exists or was discarded, once until `is_noted` is reset.
+    `on_full` is called when the output, or the queue behind the window, passes its high mark, once
+    until `is_full` is reset. `on_fill` is called when the window becomes full. After `open_window`,
+    QoS 1 and 2 of a clean session are stored in this object only. Attributes:
+
+    - `is_direct`: True if live messages may bypass the session, which has no earlier ones.
+    - `is_shut`: True to discard QoS 0; `dropped` counts the discarded messages.
+    - `fills`: how often the window became full; `is_told`: True if this needs no handling.
+    - `descriptor`: the socket for direct writes, or -1.
+    - `written`: bytes of output that a socket has accepted, by any path.
+    - `is_behind`: True if publishers may wait for this output.
     """
 
     def __init__(
@@ -97,31 +99,31 @@ class PacketWriter:
 
     @property
     def size(self) -> int:
-        """Bytes that wait for the socket."""
+        """Bytes of output that wait for the socket."""
         return len(self._output)
 
     @property
     def has_room(self) -> bool:
-        """Whether something that can wait may go out now."""
+        """True if a message that can wait may be sent now."""
         return len(self._output) < HIGH_MARK and self._first_size < QUEUE_BYTES
 
     def send(self, data: bytes) -> None:
-        """Put bytes into the output; they leave in order."""
+        """Append bytes to the output."""
         self._note()
         self._output += data
         if len(self._output) >= HIGH_MARK:
             self._note_full()
 
     def send_now(self, data: bytes) -> None:
-        """As `send`, but what the socket takes does not wait for the end of the turn."""
+        """Send bytes before the end of the turn, as far as the socket accepts them."""
         if self.descriptor >= 0 and not self._output:
-            with contextlib.suppress(OSError):  # it is met again, and told, with the rest
+            with contextlib.suppress(OSError):  # The write of the rest meets and reports it.
                 data = data[os.write(self.descriptor, data) :]
         if data:
             self.send(data)
 
     def send_qos0(self, packet: bytes) -> bool:
-        """Send a packet that may be dropped; False: it was, and counted."""
+        """Send a packet that may be discarded; return False if it was discarded and counted."""
         if self.is_shut or len(self._output) > MOST:
             self._note()
             self.dropped += 1
@@ -130,14 +132,16 @@ class PacketWriter:
         return True
 
     def take(self) -> Octets:
-        """All output, which is the caller's from here on; it may be a view of what was read."""
+        """Remove and return all output; the result may be a view of bytes that were read."""
         output, self._output = bytes(self._output), bytearray()
         return output
 
     def send_to(self, descriptor: int) -> bool:
         """
-        Write what a non-blocking socket takes; True: nothing is left. Raises `OSError`. Of very
-        much, some is left for later. (Compiled; the reference writes all.)
+        Write until the non-blocking socket refuses; return True if no output is left.
+
+        Raises `OSError`. Very large output is written in part. (Compiled; the reference writes
+        all.)
         """
         while self._output:
             try:
@@ -149,57 +153,57 @@ class PacketWriter:
         return True
 
     def is_sent(self) -> bool:
-        """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
+        """Write all to `descriptor`; return False if it is -1, some is left, or there is news."""
         if self.descriptor < 0 or self.dropped or self.has_news:
             return False
         try:
             return self.send_to(self.descriptor)
         except OSError:
-            return False  # whoever has the socket is told again
+            return False  # The owner of the socket meets the error again.
 
     @property
     def has_news(self) -> bool:
-        """Whether somebody has to look at what became of the window."""
+        """True if the session must handle a change of the window."""
         is_new = self.fills > 0 and not self.is_told
         return self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
 
     @property
     def is_calm(self) -> bool:
-        """Whether the window is all that has to hear of acknowledgements."""
+        """True if acknowledgements concern the window alone."""
         return self.has_window and self.is_direct and not self.has_news
 
     # the window of a clean session
 
     def open_window(self, inflight: int, memory: int) -> None:
-        """At most so many messages, of so many bytes, are unacknowledged; one always may be."""
+        """Limit unacknowledged messages by number and by bytes; one message always is allowed."""
         self.has_window = True
         self._inflight = inflight
         self._memory = memory
 
     @property
     def in_flight(self) -> int:
-        """Messages that the client has not acknowledged."""
+        """Number of messages that the client has not acknowledged."""
         return len(self._flights)
 
     @property
     def waiting(self) -> int:
-        """Messages behind those in flight."""
+        """Number of messages queued behind those in flight."""
         return len(self._first) + len(self._queue)
 
     @property
     def queue_has_room(self) -> bool:
-        """Whether what can be read again may wait here."""
+        """True if a message that can be read again may be queued."""
         return len(self._queue) < QUEUE_MESSAGES and self._queue_size < QUEUE_BYTES
 
     @property
     def is_short(self) -> bool:
-        """Whether so little waits that more should be brought."""
+        """True if the queue is so short that the session should read more messages."""
         return len(self._queue) < QUEUE_MESSAGES // 2
 
     def give(
         self, topic: bytes, payload: bytes, qos: int, size: int, part: Any, offset: int
     ) -> bool:
-        """A live QoS 1/2 message: in flight, or in the queue; False: there is no room."""
+        """Send or queue a live QoS 1/2 message; return False if the queue has no room."""
         waiting = _packet(topic, payload, qos, size, False, part, offset)
         if not (self._first or self._queue) and self._can_launch:
             self._launch(waiting)
@@ -212,7 +216,7 @@ class PacketWriter:
     def give_again(
         self, topic: bytes, payload: bytes, qos: int, size: int, part: Any, offset: int
     ) -> bool:
-        """One that was read from a journal; it leaves with `pump`. False: there is no room."""
+        """Queue a message from a journal, for `pump`; return False if the queue has no room."""
         if not self.queue_has_room:
             return False
         self._wait(_packet(topic, payload, qos, size, False, part, offset))
@@ -221,12 +225,12 @@ class PacketWriter:
     def give_first(
         self, topic: bytes, payload: bytes, qos: int, size: int, *, retain: bool
     ) -> None:
-        """One that cannot be read again; it goes before the queue, with `pump`."""
+        """Queue a message that cannot be read again before all others, for `pump`."""
         self._first.append(_packet(topic, payload, qos, size, retain, None, 0))
         self._first_size += size
 
     def drop_first(self, messages: int, size: int) -> int:
-        """Drop the oldest of those that cannot be read again, beyond these limits; how many."""
+        """Discard the oldest unrepeatable messages above these limits; return their number."""
         dropped = 0
         while len(self._first) > messages or self._first_size > size:
             self._first_size -= self._first.popleft().size
@@ -234,7 +238,7 @@ class PacketWriter:
         return dropped
 
     def pump(self) -> None:
-        """Launch what waits, as far as the window and the output have room."""
+        """Send queued messages as far as the window and the output have room."""
         while (self._first or self._queue) and self._can_launch:
             if self._first:
                 waiting = self._first.popleft()
@@ -245,7 +249,7 @@ class PacketWriter:
             self._launch(waiting)
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
-        """PUBACKs came; `pump` goes on. False where a message in flight wants another answer."""
+        """Handle PUBACKs; `pump` must follow. Return False if a message awaits another packet."""
         is_right = True
         for packet_id in packet_ids:
             flight = self._flights.get(packet_id)
@@ -259,8 +263,9 @@ class PacketWriter:
 
     def receive(self, packet_id: int) -> bool:
         """
-        PUBREC came: PUBREL is the answer, whatever is known of it (section 4.3.3), but for a
-        message of QoS 1. False: as for `acknowledge`.
+        Handle PUBREC: answer PUBREL even to an unknown packet id (section 4.3.3).
+
+        Return False for a message of QoS 1, which awaits another packet.
         """
         flight = self._flights.get(packet_id)
         if flight is not None:
@@ -271,7 +276,7 @@ class PacketWriter:
         return True
 
     def complete(self, packet_id: int) -> bool:
-        """PUBCOMP came; `pump` goes on. False: as for `acknowledge`."""
+        """Handle PUBCOMP; `pump` must follow. Return False if a message awaits another packet."""
         flight = self._flights.get(packet_id)
         if flight is None:
             return True
@@ -281,7 +286,7 @@ class PacketWriter:
         return True
 
     def first_queued(self) -> dict[Any, int]:
-        """The lowest offset in the queue of each part that has any."""
+        """Return the lowest queued offset of each part of a journal."""
         found: dict[Any, int] = {}
         for waiting in self._queue:
             found.setdefault(waiting.part, waiting.offset)

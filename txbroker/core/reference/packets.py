@@ -1,4 +1,4 @@
-"""Which packets the core takes by itself: the plain PUBLISH. All others are for `mqtt.codec`."""
+"""Decodes the packets that the core handles: plain PUBLISH. `mqtt/wire/decoder.py` has the rest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ RETAIN = 0x01
 
 class Entry(NamedTuple):
     """
-    One PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
-    payload begins.
+    The positions of one PUBLISH in the bytes of a run.
+
+    The packet lies in `start` to `end`, its topic in `topic` to `topic_end`, its payload from
+    `payload` on.
     """
 
     start: int
@@ -31,13 +33,13 @@ class Entry(NamedTuple):
     packet_id: int
 
     def moved(self, by: int) -> Entry:
-        """The same, in bytes that have so many more before them."""
+        """Return the entry for bytes with `by` more bytes before the packet."""
         start, topic, topic_end, payload, end = (place + by for place in self[:5])
         return Entry(start, topic, topic_end, payload, end, self.qos, self.packet_id)
 
 
 def publish_head(flags: int, topic: bytes, rest: int) -> bytes:
-    """A PUBLISH with these flags up to the end of its topic; so many bytes follow."""
+    """Encode a PUBLISH with these flags up to the end of its topic; `rest` bytes follow it."""
     body = len(topic).to_bytes(2) + topic
     return bytes((PUBLISH | flags,)) + encode_length(len(body) + rest) + body
 
@@ -46,10 +48,10 @@ def plain_publish(
     first_byte: int, body: bytes, start: int, bailiwick: LinkScope | None = None
 ) -> Entry | None:
     """
-    Where what is in a PUBLISH lies, in a run in which the packet begins at `start`.
+    Return the positions in a PUBLISH that begins at `start` of a run, or None.
 
-    None for one that the core leaves to others: it is malformed, or illegal, or has RETAIN, or its
-    topic begins with `$` or is not within the bailiwick.
+    None leaves the packet to the decoder: the packet is malformed or illegal, or has RETAIN, or its
+    topic begins with `$` or is outside the link scope `bailiwick`.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:

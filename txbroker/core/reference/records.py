@@ -1,4 +1,4 @@
-"""Records of a journal as they are stored, found by filter; messages are made of few of them."""
+"""Stores records of a journal in encoded form, and finds them by filter; decodes few of them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from txbroker.mqtt.wire.message import OVERHEAD
 
 RECORD_BYTES = 64
 TOPIC_BYTES = 160
-"""What a record, and a topic, takes beside its packet, about."""
+"""Approximate memory of a record, and of a topic, in bytes, beside its packet."""
 
 
 Found = tuple[int, int, str, int, int]
-"""What says whether somebody gets a record: its place, offset, topic, QoS and `Message.size`."""
+"""What decides on delivery of a record: its place, offset, topic, QoS and `Message.size`."""
 
 
 class WholeRecord(NamedTuple):
-    """A record; `client` and `node`: who published it, and where; `packet`: the raw PUBLISH."""
+    """
+    A record; `client` and `node` name its publisher and its node; `packet` is the raw PUBLISH.
+    """
 
     offset: int
     topic: str
@@ -45,12 +47,13 @@ class WholeRecord(NamedTuple):
 
 class StoredRecords:
     """
-    Those of the records of a part above the offset `after` up to `through` that have the QoS
-    `least` or a higher one: `add` its batches in their order. Others are looked at, too; it ends
-    with `most` of them, or when they take `room` bytes. To be read once each, batches are not
-    divided where that can be helped.
+    The records of a journal's part above offset `after` up to `through`, of QoS `least` or higher.
 
-    A place is the index of a record that is here.
+    `add` the batches in their order. Records of lower QoS count, too: the object is full after
+    `most` records, or at `room` bytes. A batch that would not fit stays out whole, if possible, so
+    that the reader reads each batch once.
+
+    A place is the index of a record in this object.
     """
 
     def __init__(
@@ -71,28 +74,29 @@ class StoredRecords:
         self._packets = bytearray()
         self._offsets: list[int] = []
         self._starts: list[int] = []
-        self._topics: list[str] = []  # one for each record; those that are equal are the same
+        self._topics: list[str] = []  # one per record; equal topics share one object
         self._names: dict[bytes, str] = {}
         self._publishers: list[tuple[str, str]] = []
         self.through = after
-        """All up to this offset was looked at."""
+        """The offset up to which all records were examined."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     @property
     def size(self) -> int:
-        """Bytes that all this takes, about."""
+        """Approximate memory of all records, in bytes."""
         return (
             len(self._packets) + RECORD_BYTES * len(self._offsets) + TOPIC_BYTES * len(self._names)
         )
 
     def add(self, first: int, body: bytes, count: int, places: bytes = b"") -> bool:
         """
-        The next batch, as in `Columns.add`, which may begin before what is asked for; nothing is
-        kept of the body. Returns whether another one like it is of use, too.
+        Add the next batch, with the arguments of `Columns.add`; return True if another batch may
+        fit.
 
-        Raises `PeerError` where it is malformed; then this is of use no more.
+        The batch may begin before the first wanted offset. The object copies what it needs of the
+        body. Raises `PeerError` for a malformed batch; then the object is useless.
         """
         try:
             return self._add(first, body, count, places)
@@ -100,11 +104,13 @@ class StoredRecords:
             raise malformed(first, error.problem) from None
 
     def place_above(self, offset: int) -> int:
-        """The place of the first record above the offset."""
+        """Return the place of the first record above `offset`."""
         return bisect_right(self._offsets, offset)
 
     def find(self, filters: Iterable[str], after: int, most: int) -> list[Found]:
-        """The first records above the offset that one of the filters matches."""
+        """
+        Return the first `most` records above the offset `after` that match one of the filters.
+        """
         wanted = list(filters)
         known: dict[str, bool] = {}
         found: list[Found] = []
@@ -119,12 +125,12 @@ class StoredRecords:
         return found
 
     def size_above(self, offset: int) -> int:
-        """`Message.size` of all above the offset."""
+        """Return the sum of `Message.size` of all records above `offset`."""
         places = range(self.place_above(offset), len(self._offsets))
         return sum(self._found(place)[-1] for place in places)
 
     def record(self, place: int) -> WholeRecord:
-        """All of the record; raises `IndexError`."""
+        """Return the whole record; raises `IndexError`."""
         at = self._starts[place]
         one = packet_at(self._packets, at)
         packet = bytes(self._packets[at : one.end])
@@ -139,11 +145,11 @@ class StoredRecords:
         )
 
     def offsets(self) -> list[int]:
-        """Those of all."""
+        """Return the offsets of all records."""
         return list(self._offsets)
 
     def packets(self) -> bytes:
-        """The raw PUBLISH packets of all."""
+        """Return the raw PUBLISH packets of all records."""
         return bytes(self._packets)
 
     def _found(self, place: int) -> Found:
@@ -184,7 +190,7 @@ class StoredRecords:
         return count <= self._most and size <= self._room
 
     def _take(self, offset: int, packet: bytes, raw: bytes, who: tuple[str, str]) -> bool:
-        """Look at the next one; whether there is room for another one."""
+        """Examine the next record, and add it if wanted; return True if another one fits."""
         self.through = offset
         self._is_begun = True
         self._most -= 1

@@ -1,4 +1,4 @@
-"""Where publishes go: from their topics to routes, to edges, to the clients that are here."""
+"""Routes publishes by topic: to zones' owners, to edges, and to the clients of this node."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from txbroker.mqtt.wire.message import OVERHEAD
 
 MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
-"""Packet writers that are written in one go, and bytes, beside those of the last one."""
+"""Packet writers, and bytes, that one call writes, beside those of the last packet writer."""
 
 LEAST = 4 * 1024
 """
-Bytes of output up to which a packet writer has as little as any; of these, the last comes first.
+Output in bytes up to which packet writers count as equally small; of these, the last comes first.
 """
 
 OUTPUT_LIMIT = 128 * 1024 * 1024
-"""Bytes of memory that hold what is on its way to clients, of all of them together."""
+"""Memory in bytes for the output to all clients together."""
 
 
 class Target:
     """
-    A subscription of a session whose client is here, at `qos`.
+    A subscription at `qos` of a session whose client is connected to this node.
 
-    `is_plain`: live messages may go straight to its packet writer, as far as that is concerned.
+    `is_plain`: True if the subscription allows live messages to bypass the session.
     """
 
     __slots__ = ("is_plain", "packet_writer", "qos", "session", "subscription")
@@ -44,25 +44,25 @@ class Target:
 
 
 class Apexes:
-    """What belongs to each apex; a topic belongs to the deepest one that encloses it."""
+    """Values by apex; a topic belongs to the deepest apex that encloses it."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
 
     def set(self, apex: str, value: Any) -> None:
-        """From now on."""
+        """Set the value of an apex."""
         self._values[apex] = value
 
     def replace(self, values: dict[str, Any]) -> None:
-        """These, and no others."""
+        """Replace all values."""
         self._values = dict(values)
 
     def remove(self, apex: str) -> None:
-        """Topics within belong to the apex above; nothing where there is none."""
+        """Remove an apex; its topics belong to the apex above, if any."""
         self._values.pop(apex, None)
 
     def find(self, topic: str) -> Any:
-        """The value for a topic, None where no apex encloses it."""
+        """Return the value for a topic; None if no apex encloses it."""
         while topic not in self._values:
             above, slash, _ = topic.rpartition("/")
             if not slash:
@@ -73,16 +73,21 @@ class Apexes:
 
 class Router:
     """
-    All that a node knows of topics, for runs: `routes` by apex at its edge; at its authority the
-    verdict by apex (`bounds`) and the edges by filter (`interests`); `targets` by filter.
+    The topic tables of a node, for runs.
 
-    `received` counts publishes of clients, `delivered` messages that went straight to clients, once
-    for each, `fills` how often a window became full. `send_outputs` is called at the end of a turn.
-    `is_quiet`: what is due is told later.
+    - `routes`: at the edge, the route by apex.
+    - `bounds`: at the authority, the verdict by apex.
+    - `interests`: at the authority, the edges by filter.
+    - `targets`: at the edge, the connected clients' subscriptions by filter.
+
+    `received` counts publishes of clients. `delivered` counts messages that went directly to
+    clients, once per client. `fills` counts how often a window became full. The node calls
+    `send_outputs` at the end of a turn. While `is_quiet` is True, `on_output` is postponed until
+    `tell`.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
-        """`on_output` is called when the first packet writer has something to send."""
+        """`on_output` is called when the first packet writer has output."""
         self.routes = Apexes()
         self.bounds = Apexes()
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
@@ -97,45 +102,46 @@ class Router:
         self._full: list[PacketWriter] = []
 
     def make_packet_writer(self) -> PacketWriter:
-        """The way to a client."""
+        """Make the packet writer of a connection."""
         return PacketWriter(self._note_output, self._full.append, self._count_fill)
 
     def make_packet_reader(self, packet_writer: PacketWriter, max_packet: int) -> PacketReader:
-        """What comes from the same client."""
+        """Make the packet reader of the same connection."""
         return PacketReader(max_packet, packet_writer)
 
     def make_sockets(self) -> Sockets:
-        """Where clients and links are read."""
+        """Make the reader of all sockets."""
         return Sockets(self)
 
     def make_sender(
         self, packet_writer: PacketWriter, make_header: Callable[[str], bytes]
     ) -> Sender:
-        """What goes over a link at once."""
+        """Make the sender of a link, for runs of QoS 0."""
         return Sender(packet_writer, make_header)
 
     def make_target(self, session: Any, subscription: Any, packet_writer: PacketWriter) -> Target:
-        """A subscription of a client that is here, for `targets`."""
+        """Make the entry of a subscription for `targets`."""
         return Target(session, subscription, packet_writer)
 
     @property
     def forgotten(self) -> int:
-        """How often what was kept of topics went, as it was too much."""
+        """Number of topics dropped from the caches because they were full."""
         return self.interests.forgotten + self.targets.forgotten
 
     def set_cache_limit(self, limit: int) -> None:
-        """For how many topics it is kept who gets them."""
+        """Set the number of topics whose receivers are cached."""
         self.interests.cache_limit = self.targets.cache_limit = limit
 
     def limit_output(self, limit: int) -> None:
         """
-        Set how much memory may hold what is on its way to clients (`OUTPUT_LIMIT`). Beyond half of
-        it each client whose socket takes nothing now may have less waiting, down to 16 KiB, so that
-        who has most of it pays first. (The reference has no such limit.)
+        Set the memory for the output to all clients (`OUTPUT_LIMIT`), in bytes.
+
+        Above half of it, the limit of each client whose socket is full shrinks, down to 16 KiB. So
+        the client with the most output pays first. (The reference has no such limit.)
         """
 
     def room(self, most: int) -> int:
-        """Of so many bytes that may wait for such a client, how many may wait now."""
+        """Return how many of `most` bytes may wait for a client whose socket is full."""
         return most
 
     def _note_output(self, packet_writer: PacketWriter) -> None:
@@ -148,13 +154,13 @@ class Router:
         self.fills += 1
 
     def tell(self) -> None:
-        """Call `on_output` where that is due."""
+        """Call `on_output` if due."""
         if self._is_due and not self.is_quiet:
             self._is_due = False
             self._on_output()
 
     def send_all(self) -> bool:
-        """Write what there is to send; False: somebody has to look at some of it."""
+        """Write all output; return False if the node must handle some packet writer."""
         left = self.send_outputs()
         for packet_writer in left:
             packet_writer.is_noted = True
@@ -164,13 +170,15 @@ class Router:
 
     def send_outputs(self) -> list[PacketWriter]:
         """
-        Write what there is to send, where a packet writer has the `descriptor` of a socket. Of very
-        many, or much, it is done for those that have least, and those that have waited longest, so
-        that a message to a crowd holds up no message to others; `has_outputs` until all is done.
-        The rest waits, too, where writing takes long. (Compiled; the reference has no clock.)
+        Write the output of packet writers that have the `descriptor` of a socket.
 
-        Returns those that had something to send and that somebody has to look at, each once, in the
-        order in which they were written: not all could be, or something else has happened there.
+        Of too many packet writers, or too much output, one call writes a part: the smallest
+        outputs, and those that have waited longest. So a message to a crowd delays no message to
+        other clients. `has_outputs` is True until all are written. A slow write also ends the call
+        early. (Compiled; the reference has no clock.)
+
+        Return the packet writers that the node must handle, each once, in the order of writing: the
+        socket refused some output, or the writer has other news.
         """
         outputs = self._outputs
         first = _few(outputs)
@@ -188,16 +196,16 @@ class Router:
 
     @property
     def has_outputs(self) -> bool:
-        """True if some of those that have something to send are still to be written."""
+        """True if some output is still to be written."""
         return bool(self._outputs)
 
     @property
     def is_full(self) -> bool:
-        """Whether `take_full` has any."""
+        """True if `take_full` would return any packet writer."""
         return bool(self._full)
 
     def take_full(self) -> list[PacketWriter]:
-        """Those that passed a high mark since the last call, each once."""
+        """Return the packet writers that passed a high mark since the last call, each once."""
         full = self._full[:]
         self._full.clear()
         for packet_writer in full:
@@ -205,25 +213,25 @@ class Router:
         return full
 
     def split(self, run: Run) -> list[tuple[Any, Run]]:
-        """What of a run goes to which of `routes`, in order; the whole run where it is one."""
+        """Split a run by route, in order; return the run itself if one route gets all of it."""
         return _grouped(run, [self.routes.find(topic) for topic in run.topics()])
 
     def taken(self, run: Run, verdict: Any) -> int:
-        """How many messages at the beginning of a run get this verdict of `bounds`."""
+        """Return the number of messages at the start of a run with this verdict of `bounds`."""
         for index, topic in enumerate(run.topics()):
             if self.bounds.find(topic) is not verdict:
                 return index
         return run.count
 
     def belongs(self, run: Run, route: Any, verdict: Any) -> bool:
-        """Whether all of a run goes by this route, and gets this verdict."""
+        """True if the whole run goes by this route and gets this verdict."""
         return all(
             self.routes.find(topic) is route and self.bounds.find(topic) is verdict
             for topic in run.topics()
         )
 
     def sole_receiver(self, runs: list[Run]) -> Any:
-        """The edge that gets all of these runs, where no other one gets any of them; or None."""
+        """Return the edge that receives all of these runs and shares them with no edge, or None."""
         found = [self.receivers(run) for run in runs]
         edges = {edge for parts in found for edges, _ in parts for edge in edges}
         are_whole = all(
@@ -233,8 +241,10 @@ class Router:
 
     def receivers(self, run: Run) -> list[tuple[tuple[Any, ...], Run]]:
         """
-        What of a run goes to which edges (the values of `interests`): each edge once, with all that
-        it gets, in order; the whole run where that is all.
+        Split a run by receiving edges, the values of `interests`.
+
+        Each edge appears once, with all its messages in order; a part that is the whole run is
+        `run`.
         """
         chosen: dict[Any, list[int]] = {}
         for index, topic in enumerate(run.topics()):
@@ -250,7 +260,7 @@ class Router:
         ]
 
     def edges_for(self, run: Run, route: Any, verdict: Any) -> tuple[Any, ...] | None:
-        """Who gets all of a run of QoS 0; None where not all of it goes the same way."""
+        """Return the edges that receive all of a QoS 0 run; None if its messages differ in that."""
         found: list[tuple[Any, ...]] = []
         for topic in run.topics():
             if self.routes.find(topic) is not route or self.bounds.find(topic) is not verdict:
@@ -265,8 +275,10 @@ class Router:
         self, run: Run, route: Any, verdict: Any, edge: Any
     ) -> list[tuple[Any, int]] | None:
         """
-        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
-        this edge and no other; None where that is not so, and nothing was done.
+        Call `fan_out` for a QoS 0 run that goes by this route, with this verdict, to this edge
+        only.
+
+        Return None, without effect, for any other run.
         """
         if self.edges_for(run, route, verdict) != (edge,):
             return None
@@ -274,9 +286,9 @@ class Router:
 
     def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:
         """
-        Give a run to the clients that are here; `part` is where it lies in a journal.
+        Deliver a run to the clients of this node; `part` is its part of a journal.
 
-        Returns which sessions cannot get which of its messages straight.
+        Return the sessions and message indexes that could not be delivered directly.
         """
         left: list[tuple[Any, int]] = []
         for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
@@ -292,7 +304,7 @@ class Router:
                 if is_plain and self._give(target, run, index, one, part):
                     self.delivered += 1
                 else:
-                    # What follows may not overtake what can be left to the journal.
+                    # A later message must not overtake this one, which the journal still has.
                     if target.packet_writer.has_window and run.qos:
                         target.packet_writer.is_direct = False
                     left.append((session, index))
@@ -302,8 +314,9 @@ class Router:
         self, runs: list[Run], start: int, part: Any
     ) -> tuple[int, list[tuple[Any, int]]]:
         """
-        `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
-        packet writer: where that one ends, and what is left of it.
+        Call `fan_out` for runs from `start` on, until one leaves messages or fills a packet writer.
+
+        Return the index behind that run, and its undelivered messages.
         """
         while True:
             left = self.fan_out(runs[start], part)
@@ -313,14 +326,15 @@ class Router:
 
     def way(self, run: Run, index: int) -> object:
         """
-        Which of `targets` match a message of a run: the same for those that all the same ones do,
-        while nothing changes there.
+        Return a key for the set of `targets` that match a message of a run.
+
+        Equal keys mean equal sets, as long as `targets` does not change.
         """
         one = run.entries[index]
         return run.data[one.topic : one.topic_end].decode()
 
     def matching(self, run: Run, index: int, session: Any) -> list[Any]:
-        """The subscriptions of a session that is here which match a message of a run."""
+        """Return the subscriptions of a connected session that match a message of a run."""
         one = run.entries[index]
         topic = run.data[one.topic : one.topic_end].decode()
         targets = (target for _, target in self.targets.match(topic))
@@ -328,8 +342,10 @@ class Router:
 
     def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
         """
-        Runs of clients that are here are safe: each is told, as far as the packet ids are the run's
-        still. Returns the runs that have lost some of theirs, with those packet ids.
+        Acknowledge durable runs to the clients of this node, for the packet ids that a run still
+        has.
+
+        Return the runs that have lost packet ids, with those ids.
         """
         found = []
         for run in runs:
@@ -356,7 +372,7 @@ class Router:
 
 
 def _few(packet_writers: Iterable[PacketWriter]) -> int:
-    """How many of them are half of what is written in one go."""
+    """Return how many packet writers fill half of the limits of one call."""
     count = size = 0
     for packet_writer in packet_writers:
         if count >= MOST_OUTPUTS // 2 or size >= OUTPUT_BYTES // 2:

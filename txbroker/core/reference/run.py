@@ -1,4 +1,4 @@
-"""Publishes that came together and go on together."""
+"""Represents a run: publishes of one source that came together and go on together."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from txbroker.mqtt.wire.message import OVERHEAD, Message
 
 class Run:
     """
-    PUBLISH packets of one source, in the order in which they came; none of them has RETAIN.
+    PUBLISH packets of one source, in the order of arrival; none of them has RETAIN.
 
-    All are of QoS 0 (`qos` 0), or all of QoS 1 or 2 (`qos` 1). `clients` published them: `places`
-    has the index of each one's client, None where there is only one. `edge` is the node that they
-    came in on, "" for this one. `size` is what they count for in queues (`Message.size`). `session`
-    is that of the client, where it is here, with its `flows` and the `packet_writer` of the
-    connection that they came on; `serial` tells its runs apart. Where they lie in a journal say
-    `offsets`, or `first`, where the others follow it (0: nowhere).
+    - `qos`: 0 if all have QoS 0; 1 if all have QoS 1 or 2.
+    - `clients`: the publishers; `places` has the index of each message's client, or is None for a
+      single client.
+    - `edge`: the node at which the packets arrived; "" for this node.
+    - `size`: the size in queues (`Message.size`).
+    - `session`: the client's session, if the client is connected to this node, with its `flows` and
+      the `packet_writer` of its connection. `serial` distinguishes the runs of a session.
+    - `offsets`: the offsets in a journal; or `first`, if the others follow it (0: not in a
+      journal).
     """
 
     __slots__ = (
@@ -68,22 +71,22 @@ class Run:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return len(self.entries)
 
     @property
     def raw(self) -> Octets:
-        """The packets as they came, one behind the other."""
+        """The packets as they arrived, concatenated."""
         return b"".join([self.data[one.start : one.end] for one in self.entries])
 
     def offset(self, index: int) -> int:
-        """Where one of them lies; 0: nowhere."""
+        """Return the offset of a message; 0 if it is not in a journal."""
         if self.offsets is not None:
             return self.offsets[index]
         return self.first and self.first + index
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Where they lie: the first offset and how many follow each other from there on."""
+        """Return the offsets as ranges: first offset and number of consecutive offsets."""
         if self.offsets is None:
             return [(self.first, self.count)]
         found: list[tuple[int, int]] = []
@@ -95,16 +98,16 @@ class Run:
         return found
 
     def topics(self) -> list[str]:
-        """Of each message."""
+        """Return the topic of each message."""
         return [self.data[one.topic : one.topic_end].decode() for one in self.entries]
 
     @property
     def packet_ids(self) -> list[int]:
-        """Of each message; 0 for QoS 0."""
+        """Packet id of each message; 0 for QoS 0."""
         return [one.packet_id for one in self.entries]
 
     def message(self, index: int) -> Message:
-        """One of them by itself."""
+        """Return one message."""
         one = self.entries[index]
         return Message(
             self.data[one.topic : one.topic_end].decode(),
@@ -117,20 +120,20 @@ class Run:
 
     @property
     def last(self) -> int:
-        """Where the last one lies; 0: nowhere."""
+        """Offset of the last message; 0 if it is not in a journal."""
         return self.offset(self.count - 1)
 
     @property
     def client_id(self) -> str:
-        """Who published it, where that is one client."""
+        """The client that published the run, if there is only one."""
         return self.clients[0]
 
     def cut(self, count: int) -> tuple[Run, Run]:
-        """So many at its beginning, and the rest."""
+        """Split the run into its first `count` messages and the rest."""
         return self.select(range(count)), self.select(range(count, self.count))
 
     def select(self, indices: Iterable[int]) -> Run:
-        """Some of them, at least one, in this order."""
+        """Return a run of the messages at `indices`, at least one, in this order."""
         chosen = list(indices)
         places = None if self.places is None else [self.places[index] for index in chosen]
         run = Run(

@@ -1,4 +1,4 @@
-"""What comes from the sockets of clients, and of links."""
+"""Reads the sockets of clients and links, and forwards plain publishes of QoS 0 at once."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.run import Run
 
 EPOLLIN = 0x001
-"""A descriptor can be read (epoll_ctl(2))."""
+"""epoll reports a readable descriptor (epoll_ctl(2))."""
 
 ENDED = 0x008 | 0x010
 """
-EPOLLERR and EPOLLHUP: what those who have left sent before is read as that of others, of whom a
-crowd may leave at once.
+EPOLLERR and EPOLLHUP: the reader still reads what a disconnected peer has sent.
+
+A crowd of peers may disconnect at once.
 """
 
 READ_SIZE = 256 * 1024
-"""Bytes that are read at once."""
+"""Bytes that one read requests."""
 
 READ_LEAST = 1024
-"""Bytes that are read at once where very many have brought more than there is time for."""
+"""Bytes that one read requests when very many connections have more than the turn's work."""
 
 BATCH = 1024
-"""How many of those that are ready are served in one go."""
+"""Ready descriptors that one call serves."""
 
 FED = 1 << 30
-"""In the place of what epoll says of a descriptor: it was read, and that is to be worked on."""
+"""Replaces the events of a descriptor whose bytes were read and await processing."""
 
 Way = tuple[Any, Any, Any, Callable[[list[Run]], None] | None]
-"""By which route, with which verdict, which edge this node's own is, and what keeps runs."""
+"""Route, verdict, this node's own edge, and the callback that journals runs."""
 
 Left = list[tuple[Any, int]]
-"""Which sessions cannot get which messages of a run straight."""
+"""Sessions, each with the index of a message of a run that it cannot receive directly."""
 
 
 class Watching(Protocol):
-    """`select.epoll`, as far as it is used here."""
+    """The used part of `select.epoll`."""
 
     def poll(self, timeout: float | None, maxevents: int) -> list[tuple[int, int]]: ...
 
 
 class Switch(Protocol):
-    """The exchange, as those who read see it: who gets a run, and what is due."""
+    """The router, as the reader of sockets needs it."""
 
     received: int
     is_quiet: bool
@@ -57,31 +58,31 @@ class Switch(Protocol):
         """True if a packet writer has passed its high mark."""
 
     def tell(self) -> None:
-        """What has output is told."""
+        """Call `on_output` if due."""
 
     def send_all(self) -> bool:
-        """Write what has output; False: not all was."""
+        """Write all output; return False if some is left."""
 
     def split(self, run: Run) -> list[tuple[Any, Run]]:
-        """The routes of its topics, each with its part of the run."""
+        """Split a run by route."""
 
     def edges_for(self, run: Run, route: Any, verdict: Any) -> tuple[Any, ...] | None:
-        """Which edges get it, where it is all of this route and verdict."""
+        """Return the edges that receive a run; None if its messages differ in that."""
 
     def fan_out(self, run: Run, part: Any) -> Left:
-        """To the clients that are here."""
+        """Deliver a run to the clients of this node."""
 
 
 class Sender:
     """
-    A link to an owner or to another edge, for what nothing has to be decided for: QoS 0.
+    A link to an owner or to another edge, for QoS 0 runs that need no decision.
 
-    Up to `room` more bytes may be `sent`, as `Run.size` counts them; whoever set it before it is
-    used knows what else was.
+    `room` more bytes may be sent, and `sent` were sent, counted as `Run.size`. The code that sets
+    `room` accounts for all other traffic.
     """
 
     def __init__(self, packet_writer: PacketWriter, make_header: Callable[[str], bytes]) -> None:
-        """`make_header` makes what goes before publishes of a client, with any count (`COUNT`)."""
+        """`make_header` makes the header of a client's batch, with any count (`COUNT`)."""
         self.room = 0
         self.sent = 0
         self._packet_writer = packet_writer
@@ -89,16 +90,16 @@ class Sender:
         self._headers: dict[str, bytes] = {}
 
     def forget(self) -> None:
-        """Headers have to be made anew."""
+        """Forget all headers, so that new ones are made."""
         self._headers.clear()
 
     @property
     def can_send(self) -> bool:
-        """Whether something may be sent here and now."""
+        """True if a run may be sent at once."""
         return self.room > 0 and self._packet_writer.descriptor >= 0
 
     def send(self, run: Run) -> bool:
-        """Send a run of one client; False: that cannot be done here and now."""
+        """Send a run of one client; return False if that is impossible now."""
         if not self.can_send:
             return False
         header = self._headers.get(run.clients[0])
@@ -115,9 +116,11 @@ class Sender:
 
 class Sockets:
     """
-    Reads those of clients and of links that are ready, and lets go on at once what nothing has to
-    be decided for: plain publishes of QoS 0, which go to clients that are here and over links.
-    Whoever has to be asked is asked once until somebody else has had a turn.
+    Reads the ready sockets of clients and links.
+
+    The object forwards plain publishes of QoS 0, which need no decision, at once: to clients of
+    this node and over links. It asks each route, edge and session once per turn, and caches the
+    answers until other code runs.
     """
 
     def __init__(self, router: Switch) -> None:
@@ -139,46 +142,48 @@ class Sockets:
         find_edge: Callable[[Any], Sender | None],
     ) -> None:
         """
-        The own zone. `ask` says what goes on there now, None: nothing; `leave` gets what could not
-        be given to everybody, or filled a packet writer; `find_edge` gives the link to another edge
-        by which it may go now.
+        Connect the node's own zone.
+
+        `ask` returns the zone's present `Way`, or None. `leave` receives each run that not all
+        clients could receive, or that filled a packet writer. `find_edge` returns the sender of
+        another edge if a run may be sent now.
         """
         self._ask, self._leave, self._find_edge = ask, leave, find_edge
 
     def wire_owners(self, find_owner: Callable[[Any], Sender | None]) -> None:
-        """The other zones: `find_owner` gives the link to a route's owner by which it may go."""
+        """Connect the other zones: `find_owner` returns the sender of a route's owner, or None."""
         self._find_owner = find_owner
 
     def add(self, descriptor: int, packet_reader: PacketReader | LinkReader) -> None:
-        """What comes there is for this packet reader."""
+        """Read the descriptor into this packet reader."""
         self._packet_readers[descriptor] = packet_reader
 
     def remove(self, descriptor: int) -> None:
-        """It is read no more."""
+        """Stop reading the descriptor."""
         self._packet_readers.pop(descriptor, None)
 
     def crowd(self, waiting: int) -> None:
-        """
-        What so many have brought waits, and is held: the more there are, the less each may bring.
-        """
+        """Reduce the bytes per read while the work of `waiting` connections is held in memory."""
         self._most = max(READ_SIZE // (waiting + 1), READ_LEAST)
 
     def hurry(self, is_hurried: bool) -> None:
         """
-        Somebody waits for many turns, which have to be short meanwhile: less is read in each. (The
-        reference reads as much.)
+        Reduce the bytes per turn while a caller waits for many turns, which must be short.
+
+        (The reference reads as much as ever.)
         """
 
     def read(self, descriptor: int) -> bool:
         """
-        Read that of a client or link that has just connected, to which nothing can go on yet;
-        whether something is in its packet reader now. An end, or an error, is met again by `wait`.
+        Read a new connection, whose packets cannot be forwarded yet.
+
+        Return True if its packet reader holds bytes. `wait` meets an end, or an error, again.
         """
         packet_reader = self._packet_readers.get(descriptor)
         return packet_reader is not None and self._read(packet_reader, descriptor, 0.0) == FED
 
     def tell(self) -> None:
-        """What has output is told, and runs are kept, as far as `wait` has put that off."""
+        """Call `on_output` and journal runs, where `wait` has postponed both."""
         self._router.tell()
         kept, self._kept = self._kept, []
         for keep, run in kept:
@@ -192,16 +197,18 @@ class Sockets:
         clock: Callable[[], float],
     ) -> list[tuple[int, int]] | None:
         """
-        Wait for so many seconds, if not for ever, and serve what is ready; whoever reads the clock
-        has no turn in between, but other threads have.
+        Wait up to `timeout` seconds (None: forever), and serve the ready sockets.
 
-        Returns what is for others: descriptors with what `epoll` says of each, or `FED` for what
-        was read and is in the packet reader (if that is more of a long packet that is not whole
-        yet, it may be missing); whoever gets them has to `tell` first, even if there are none.
-        None: there is nothing. `interest` has EPOLLIN where a descriptor may be read. What is to be
-        kept may wait for 10 ms, to be kept with others, but never until anybody else has a turn.
-        Where those who are ready bring more than there is time for, some are not read yet: whoever
-        has brought less comes first. (Compiled; the reference reads all of them.)
+        The thread that reads `clock` runs nothing in between, but other threads may run.
+
+        Return the descriptors for the caller, or None. Each has its events of `epoll`, or `FED` if
+        its bytes are in the packet reader. A further piece of a long incomplete packet may be
+        missing. The caller must first call `tell`, even for an empty list. `interest` has EPOLLIN
+        for each descriptor that may be read.
+
+        Runs for the journal may wait up to 10 ms to be journaled together, but never until other
+        code runs. If the ready connections have more than the turn's work, some are not read: those
+        that have sent less come first. (Compiled; the reference reads all of them.)
         """
         self._has_left = False
         self._answers.clear()
@@ -221,7 +228,7 @@ class Sockets:
         return left if has_more else None
 
     def _read(self, packet_reader: PacketReader | LinkReader, descriptor: int, now: float) -> int:
-        """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
+        """Read a socket; return `FED`, EPOLLIN for an end, or 0 if all was forwarded or kept."""
         try:
             data = os.read(descriptor, self._most)
         except (BlockingIOError, InterruptedError):
@@ -240,11 +247,11 @@ class Sockets:
             ):
                 return 0
         except Exception as error:
-            packet_reader.fault = error  # of one connection: the others go on
+            packet_reader.fault = error  # An error of one connection must not stop the others.
         return FED
 
     def _take(self, packet_reader: PacketReader | LinkReader, data: bytes, now: float) -> int:
-        """Have go on at once what can; how many bytes that were."""
+        """Forward the runs at the start of `data`; return the number of bytes forwarded."""
         at = packet_reader.answered(data)
         while (peeked := packet_reader.peek(data[at:])) is not None and self._pass_on(
             packet_reader, peeked[0]
@@ -256,7 +263,7 @@ class Sockets:
         return at
 
     def _pass_on(self, packet_reader: PacketReader | LinkReader, run: Run) -> bool:
-        """Take a run, if it can go on at once."""
+        """Forward a run; return False if it must wait for the caller."""
         leave = self._leave
         if isinstance(packet_reader, LinkReader) and packet_reader.may_take is not None:
             left = self._deliver(packet_reader, run)
@@ -275,19 +282,19 @@ class Sockets:
         return True
 
     def _answer(self, key: Any, question: Callable[[], Any]) -> Any:
-        """What was said to this since anybody else last had a turn."""
+        """Return the answer to a question, cached until other code runs."""
         if key not in self._answers:
             self._answers[key] = question()
         return self._answers[key]
 
     def _deliver(self, packet_reader: LinkReader, run: Run) -> Left | None:
-        """To the clients that are here; None: it has to wait."""
+        """Deliver a run to the clients of this node; None if it must wait."""
         assert packet_reader.may_take is not None
         is_free = self._answer(packet_reader, packet_reader.may_take)
         return self._router.fan_out(run, None) if is_free else None
 
     def _publish(self, run: Run) -> Left | None:
-        """In the own zone; None: it is not of that, or somebody has to wait."""
+        """Publish a run in the node's own zone; None if it is of another zone, or must wait."""
         way = self._answer(None, self._ask)
         if way is None:
             return None
@@ -307,7 +314,7 @@ class Sockets:
         return self._router.fan_out(run, None) if here in edges else []
 
     def _send(self, run: Run) -> Left | None:
-        """To an owner elsewhere; None: there is none, or it has to wait."""
+        """Send a run to another owner; None if no single owner exists, or the run must wait."""
         (route, _), *others = self._router.split(run)
         if route is None or others:
             return None

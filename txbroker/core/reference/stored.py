@@ -1,6 +1,5 @@
 """
-Batches as a journal has them (`journal/store/record_format.py`), looked at by whoever trusts
-nobody.
+Decodes a journal's batches (`journal/store/record_format.py`) without trust in their source.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from txbroker.model.errors import PeerError
 from txbroker.model.topics import TopicError, validate_topic_name
 
 MOST = 65_535
-"""Records of one batch, at the most."""
+"""Maximum number of records in a batch."""
 
 PROBLEMS = (
     "",
@@ -32,13 +31,15 @@ PROBLEMS = (
 (_, SHORT, NOBODY, INDEX, NAME, PACKET, TOPIC, REST, PLACES, COUNT, ORDER) = range(len(PROBLEMS))
 
 _HEAD = Struct("<BHHH")
-_MARK = 24  # bytes of a mark behind its texts
+_MARK = 24  # bytes of a mark after its texts
 
 
 class Opened(NamedTuple):
     """
-    A body: its publishers (client and node, not decoded), for each message the index of its own
-    (None: there is only one), and where the names and the packets begin.
+    The decoded beginning of a body.
+
+    `publishers`: client and node, undecoded. `places`: for each message the index of its publisher,
+    or None for a single publisher. `names` and `packets`: the positions of the names and packets.
     """
 
     publishers: list[tuple[bytes, bytes]]
@@ -48,7 +49,7 @@ class Opened(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """One PUBLISH in a body: where it begins, its topic does, its payload does, and it ends."""
+    """The positions of one PUBLISH in a body: start, topic, payload and end."""
 
     start: int
     topic: int
@@ -58,7 +59,7 @@ class Packet(NamedTuple):
 
 
 class Malformed(Exception):
-    """Number of one of the `PROBLEMS`."""
+    """A malformed body; `problem` is an index of `PROBLEMS`."""
 
     def __init__(self, problem: int) -> None:
         super().__init__(problem)
@@ -66,12 +67,12 @@ class Malformed(Exception):
 
 
 def malformed(first: int, problem: int) -> PeerError:
-    """What is wrong with the batch that begins at this offset."""
+    """Return the error for a malformed batch that begins at offset `first`."""
     return PeerError(f"the stored batch of offset {first} is malformed: {PROBLEMS[problem]}")
 
 
 def open_body(body: bytes, count: int) -> Opened:
-    """What stands before the packets of so many records; raises `Malformed`."""
+    """Decode the part before the packets of `count` records; raises `Malformed`."""
     if not 0 < count <= MOST:
         raise Malformed(COUNT)
     if len(body) < _HEAD.size:
@@ -96,7 +97,7 @@ def open_body(body: bytes, count: int) -> Opened:
 
 
 def packet_at(body: bytes | bytearray, at: int) -> Packet:
-    """The PUBLISH that begins there; raises `Malformed`."""
+    """Return the positions of the PUBLISH at `at`; raises `Malformed`."""
     start, at, size = at, at + 1, len(body)
     length = shift = 0
     while True:
@@ -123,7 +124,7 @@ def packet_at(body: bytes | bytearray, at: int) -> Packet:
 
 
 def topic_of(raw: bytes) -> str:
-    """The name of a topic; raises `Malformed`."""
+    """Decode and check a topic name; raises `Malformed`."""
     try:
         name = raw.decode()
         validate_topic_name(name)
@@ -133,7 +134,7 @@ def topic_of(raw: bytes) -> str:
 
 
 def names_of(client: bytes, node: bytes) -> tuple[str, str]:
-    """Who published; raises `Malformed`."""
+    """Decode the names of a publisher and its node; raises `Malformed`."""
     try:
         return client.decode(), node.decode()
     except UnicodeDecodeError:
@@ -141,7 +142,7 @@ def names_of(client: bytes, node: bytes) -> tuple[str, str]:
 
 
 def places_of(raw: bytes, count: int) -> array[int] | range:
-    """The places of so many records behind the first offset; raises `Malformed`."""
+    """Return the places of `count` records, relative to the first offset; raises `Malformed`."""
     if not raw:
         return range(count)
     if len(raw) != 2 * count:
@@ -153,7 +154,7 @@ def places_of(raw: bytes, count: int) -> array[int] | range:
 
 
 def little(numbers: array[int]) -> array[int]:
-    """From little-endian or to it."""
+    """Convert numbers in place from little-endian or to it."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
