@@ -1,8 +1,8 @@
 """
-Composition: one node, built from its parts and wired. Nothing else in the package knows all of it.
+Composition: builds one node from its parts and wires them. Only this folder knows all parts.
 
-`ground` is what both roles stand on, `owner` and `edge` are the roles, `control` is how the node
-gets and gives zones and what it answers; `node` joins them and has their life.
+`node_base` has what both roles share, `owner_role` and `edge_role` are the roles. `control_plane`
+gains and hands over zones, and answers calls. `node` joins them all and runs their life.
 """
 
 from txbroker.node.node import Node

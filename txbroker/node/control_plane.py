@@ -1,4 +1,4 @@
-"""Composition: a node's control plane: how its zone comes and goes, and what it answers."""
+"""Composition: a node's control plane: its zone's grants and handovers, and its gRPC services."""
 
 from __future__ import annotations
 
@@ -40,14 +40,18 @@ from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
 from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
 
 STOP_GRACE = 1.0
-"""Seconds that gRPC calls in progress have when the node stops."""
+"""Seconds that running gRPC calls have when the node stops."""
 
 RETIRE_GRACE = 2.0
-"""Seconds that links have to drain after the zone was given back."""
+"""Seconds that links have to drain after the zone was handed back."""
 
 
 class ControlPlane:
-    """Parent and child of other nodes; `on_fatal` gets the line of a refusal that ends the node."""
+    """
+    The control plane of a node, as parent and as child of other nodes.
+
+    `on_fatal` receives the one line of a refusal that ends the node.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class ControlPlane:
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
     ) -> None:
-        """Answer from now on; raises `ConfigError`."""
+        """Bind the gRPC port and answer calls; raises `ConfigError`."""
         config = self._ground.config
         server = grpc.aio.server(
             interceptors=[
@@ -117,8 +121,9 @@ class ControlPlane:
 
     async def refuse_twin(self, earlier: str | None) -> None:
         """
-        A root whose data is a copy ends where the one that it was copied from lives; `earlier`: the
-        address that the copy has for itself. Raises `ConfigError`.
+        End a root on copied data if the original node is alive.
+
+        `earlier` is the root's own address in the copied data. Raises `ConfigError`.
         """
         standing, ground = self._ground.standing, self._ground
         if standing.parent is not None or not standing.restored:
@@ -134,7 +139,7 @@ class ControlPlane:
             )
 
     def join(self) -> None:
-        """Join the parent, and be the parent of the nodes below."""
+        """Join the parent, and serve as the parent of the nodes below."""
         if self._ground.standing.parent is not None:
             self._ground.tasks.start(self.joiner.run())
         if self._authority is not None:
@@ -142,11 +147,11 @@ class ControlPlane:
             self.collector.start()
 
     def held(self) -> set[JournalId]:
-        """Parts of the journal that have to be kept whole."""
+        """Return the parts of journals that must not be trimmed."""
         return self.divergence.held() | self.collector.held()
 
     async def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering calls."""
         self._journal_service.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)

@@ -1,4 +1,4 @@
-"""SHELL: the gRPC service of a node; each call is one step to the part that knows."""
+"""SHELL: the gRPC control service of a node; each call is one step into the responsible part."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from txbroker.v1 import control_pb2, control_pb2_grpc
 log = get_logger()
 
 TTL = 30
-"""Seconds for which an answer may be used before it is asked for again."""
+"""Seconds for which a resolver may cache an answer."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
-    """What other nodes and operators may ask of this node."""
+    """Answers the control calls of other nodes and operators."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self._retired = retired
         self._tasks = tasks
 
-    # Twenty lines a call at most: anything longer belongs to one of the parts.
+    # A call has at most twenty lines: longer logic belongs to one of the parts.
 
     async def Join(  # type: ignore[override]
         self, request_iterator: AsyncIterator[control_pb2.JoinRequest], context: Any
@@ -142,13 +142,13 @@ class ControlService(control_pb2_grpc.ControlServicer):
         if not authority.serving or not is_ours:
             return reply
         if request.epoch > authority.epoch:
-            return reply  # granted anew, and this node has not heard of it
+            return reply  # The parent has granted a newer epoch that this node does not know yet.
         formats = self._links.formats
         if not formats.is_ours(request.edge, request.link_version, authority.apex):
             return control_pb2.OpenLinkReply(link_version=formats.ours)
         try:
             check_name(request.edge)
-            check_near("incarnation", request.incarnation, AHEAD)  # seconds since 1970 at the most
+            check_near("incarnation", request.incarnation, AHEAD)  # at most seconds since 1970
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
         life = EdgeLife(identity=request.identity, life=request.life, grpc=request.grpc)
@@ -205,7 +205,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def Sessions(
         self, request: control_pb2.SessionsRequest, context: Any
     ) -> AsyncIterator[control_pb2.SessionsReply]:
-        for reply in list(await self._sessions()):  # all as of now; the stream may take its time
+        for reply in list(await self._sessions()):  # A snapshot: the stream may be slow.
             yield reply
 
     async def DeleteSession(
@@ -230,7 +230,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def Retire(
         self, request: control_pb2.RetireRequest, context: Any
     ) -> control_pb2.RetireReply:
-        # Begun is begun: whoever asked may go away, the zone must not be left between two owners.
+        # A cancelled call must not leave the zone between two owners.
         return await asyncio.shield(self._tasks.start(self._retire(request)))
 
     async def Reclaim(
@@ -258,7 +258,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         actions = (divergence.look, divergence.replay, divergence.drop)
         if request.action >= len(actions):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an unknown action")
-        # Whoever asked may go away: what is begun is finished.
+        # A cancelled call must not stop an action that has begun.
         return await asyncio.shield(self._tasks.start(_told(actions[request.action](request.zone))))
 
     async def _retire(self, request: control_pb2.RetireRequest) -> control_pb2.RetireReply:
@@ -283,7 +283,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
 
     def _namesake(self, edge: str, life: EdgeLife) -> str | None:
-        """Where another process of the edge's name lives; None: nowhere."""
+        """Return the address of another process with the edge's name, or None."""
         standing = self._standing
         if edge == standing.node and life.life not in ("", standing.life):
             return standing.grpc
@@ -291,7 +291,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     async def _check_question(self, question: str, context: Any) -> None:
         if not question:
-            return  # the root's apex
+            return  # The empty question asks for the root's apex.
         try:
             validate_topic_filter(question)
         except TopicError as error:

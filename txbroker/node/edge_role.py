@@ -1,4 +1,4 @@
-"""Composition: a node as an edge: its clients, their sessions, the way to the owners."""
+"""Composition: a node as an edge: clients, their sessions, and the routes to owners."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ log = get_logger()
 
 
 class EventLog:
-    """The cores' `Reporter`: facts go to the log."""
+    """The cores' `Reporter`: logs each event."""
 
     def event(self, name: str, **fields: object) -> None:
-        """One fact with its constant name."""
+        """Log one event with its constant name."""
         log.info(name, **fields)
 
 
 class TurnWork:
-    """Something to do in a turn of its own (`Flushable`)."""
+    """Work that runs in a turn of its own (`Flushable`)."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.flush = work
@@ -81,7 +81,7 @@ class EdgeRole:
     # life
 
     def load(self) -> None:
-        """What an earlier process left: zones, sessions, outboxes, entries of clients."""
+        """Load the state of an earlier process: zones, sessions, outboxes, directory entries."""
         self.edge.zones.restore(self._known.load())
         self.edge.load()
         self.moving.load(self.edge.outboxes.contains)
@@ -90,24 +90,24 @@ class EdgeRole:
         self.directory_shell.start()
 
     def on_lineage(self) -> None:
-        """The zones above this node's are known, or others than before."""
+        """Notify the edge that the zones above this node's are known, or have changed."""
         self.edge.on_lineage(self._ground.standing.lineage)
 
     def refresh(self) -> None:
-        """Once a second: ask again what is stale, keep what was found."""
+        """Resolve stale routes again, and store the resolver cache; runs once a second."""
         self.edge.refresh_stale()
         known = self.edge.zones.known()
         if self._known.is_news(known):
             self._ground.tasks.start(self._known.save(known))
 
     def checkpoint(self) -> None:
-        """Keep how far owners have been followed; tell them what the sessions here need."""
+        """Store stream positions and outboxes, and send low-water marks to the owners."""
         self.edge.positions.checkpoint()
         self.edge.low_water.look()
         self.edge.outboxes.save()
 
     def record(self, passages: Iterable[EpochTransition]) -> None:
-        """Once a second: the ledger gets these passages, and now and then all that holds."""
+        """Write passages to the ledger, and sometimes its whole state; runs once a second."""
         recording, ledger = self.edge.recording, self._ground.disk.ledger
         if recording is None or ledger is None:
             return
@@ -117,11 +117,11 @@ class EdgeRole:
             ledger.state()
 
     def look_after_sessions(self) -> None:
-        """Now and then: end those whose time is over."""
+        """Expire sessions; runs every now and then."""
         self.edge.clients.expire_sessions()
 
     def apply(self) -> None:
-        """Other limits: of packets for new connections, of the rest for all."""
+        """Apply changed limits: that of packets to new connections, all others at once."""
         config = self._ground.config
         limits = config.limits
         self.mqtt.max_packet = limits.packet
@@ -134,7 +134,7 @@ class EdgeRole:
         self.edge.outboxes.limit = limits.outbox
 
     def departure(self) -> NodeRetirement:
-        """How this role ends, when the node goes for good."""
+        """Make the procedure that ends this role when the node retires."""
         return NodeRetirement(
             standing=self._ground.standing,
             members=self.members,

@@ -1,8 +1,9 @@
 """
-SHELL: where the log options of twistd and of `python -m twisted` lead a node's log.
+SHELL: chooses the stream of a node's log by the options of twistd and of `python -m twisted`.
 
-`--logfile`, `--syslog`, `--prefix`, and `twistd.log` of a daemon without any; `--log-file` of
-`python -m twisted`. Without them the log goes to stderr. A line is the same JSON object everywhere.
+The options are `--logfile`, `--syslog`, `--prefix`, and `--log-file` of `python -m twisted`. A
+daemon without any logs to `twistd.log`. Otherwise the log goes to stderr. A line is the same JSON
+object in every stream.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from twisted.python.logfile import LogFile
 from txbroker.model.errors import TxbrokerError
 
 DAEMONS_FILE = "twistd.log"
-"""In the folder where a daemon was started, unless an option says otherwise."""
+"""A daemon's default log file, in the folder where the daemon was started."""
 
 FOR_US = 0o600
-"""A log names clients, which is not for other users of the machine."""
+"""Mode of the log file: a log names clients, and other users of the machine must not read it."""
 
 
 class _File(LogFile):
-    """A file that twistd rotates: at each megabyte, and on SIGUSR1."""
+    """A log file that twistd rotates at each megabyte and on SIGUSR1."""
 
     def isatty(self) -> bool:
-        """Nobody reads it here."""
+        """Return False: a file is no terminal."""
         return False
 
     def write(self, data: str | bytes) -> None:
-        """Write; after a rotation that found no descriptor the file is opened now."""
+        """Write; reopen the file after a rotation that found no free descriptor."""
         if self._file.closed:
             self._openFile()  # type: ignore[no-untyped-call]
         super().write(data)  # type: ignore[no-untyped-call]
@@ -46,7 +47,7 @@ class _Syslog:
         syslog.openlog(prefix, syslog.LOG_PID, syslog.LOG_USER)
 
     def isatty(self) -> bool:
-        """Nobody reads it here."""
+        """Return False: the system's log is no terminal."""
         return False
 
     def write(self, text: str) -> None:
@@ -54,18 +55,18 @@ class _Syslog:
         syslog.syslog(syslog.LOG_INFO, text.rstrip("\n").replace("\0", " "))
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: `write` does not buffer."""
 
 
 def chosen(options: Any) -> TextIO | None:
     """
-    The stream that the options of twistd, or of `python -m twisted`, choose; None: stderr.
+    Return the stream that the options choose, or None for stderr.
 
-    Raises `TxbrokerError` for a choice that cannot be.
+    Raises `TxbrokerError` for an impossible choice.
     """
     if "logFile" in options:
         file: TextIO = options["logFile"]
-        # stdout is its default, and results go there.
+        # stdout is that option's default, but must stay free for results.
         return None if file in (sys.stdout, sys.__stdout__) else file
     name, is_daemon = options.get("logfile"), not (options["nodaemon"] or options.get("debug"))
     if options.get("syslog"):

@@ -1,9 +1,9 @@
 """
-SHELL: this node as the one that an operator tells of a member that is lost for good.
+SHELL: removes a member that is lost for good, at an operator's command.
 
-The removal is durable here before it is answered; then it goes the way of all news of members, and
-to nodes that are away now when they come back. A member that is forgotten and comes back all the
-same joins anew.
+The removal is durable at this node before the answer. Then it spreads as all news of members do,
+and reaches a node that is away when that node returns. A removed member that returns joins anew
+(protocol rule 36).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = get_logger()
 
 
 class ForgetError(Exception):
-    """The member stays one; one line why."""
+    """The member cannot be removed; the message is one line with the reason."""
 
 
 class MemberRemoval:
@@ -48,10 +48,10 @@ class MemberRemoval:
 
     async def forget(self, name: str, *, leaves: bool) -> tuple[ZoneCut, ...]:
         """
-        Remove the member; the zones that are delegated to it still, as far as is known here.
+        Remove the member; return the zones still delegated to it, as far as this node knows.
 
-        `leaves`: the node itself says so, so it answers, and may have said so before. Raises
-        `ForgetError`.
+        `leaves`: True if the node itself asks. It then still answers, and may have asked before.
+        Raises `ForgetError`.
         """
         member = self._members.get(name)
         if name == self._members.name:
@@ -100,7 +100,7 @@ class MemberRemoval:
 
 
 def _ends(grpc: str, is_root: bool) -> str:
-    """How a node that lives may go; the root has nobody to go to, and is refused by `retire`."""
+    """Return the way to remove a live node; `retire` refuses the root, which has no parent."""
     if is_root:
         return "it has the root zone, which no other node can take: stop it instead"
     return f"let it go with: txbroker retire {grpc} (or stop it first)"

@@ -30,7 +30,7 @@ from txbroker.storage.disk_watermark import LOOK_EVERY
 log = get_logger()
 
 SETTLE_GRACE = 1.0
-"""Seconds that other nodes have to hear of the end of this one's connections."""
+"""Seconds that other nodes have to learn of the end of this node's connections."""
 
 
 class Node:
@@ -91,8 +91,10 @@ class Node:
 
     async def start(self, before_ready: Callable[[], None] = lambda: None) -> None:
         """
-        Bind every listener, then open the zone and join; raises `ConfigError`. `before_ready` is
-        called when all is made that stays, before the node says that it is ready.
+        Bind every listener, then open the zone and join; raises `ConfigError`.
+
+        The node calls `before_ready` when all lasting objects exist, just before it logs
+        `node.ready`.
         """
         owner, standing = self._owner, self.standing
         self._ground.space.look()
@@ -124,11 +126,11 @@ class Node:
         self._control.join()
 
     async def stop(self) -> None:
-        """Close listeners and connections without sending wills; then the store."""
+        """Close listeners and connections without publishing wills; then close the store."""
         self._ground.space.stop()
         await self._listeners.close()
         self._edge_role.mqtt.stop()
-        # Whoever keeps entries must not take this for a death, and publish their wills.
+        # Without this wait, a keeper of entries takes the end for a death and publishes wills.
         await self._edge_role.directory_shell.settle(SETTLE_GRACE)
         self._heart.stop()
         self.parent.close()
@@ -140,12 +142,12 @@ class Node:
         if self._owner is not None:
             self._owner.store.close()
         self._ground.poller.close()
-        # Before the last port closes: whoever waits for that may start the node again.
+        # The last port must close after the data folder: its end may trigger a restart of the node.
         self._ground.close()
         await self._control.stop()
 
     def reload(self) -> None:
-        """Read the limits in the topology file again; a file with a mistake changes nothing."""
+        """Read the limits in the topology file again; a file with an error changes nothing."""
         try:
             found = reread(self._ground.config)
         except ConfigError as error:
@@ -182,7 +184,7 @@ class Node:
         self._ground.tasks.start(self._sys.fetch())
 
     def _forget_removed(self) -> None:
-        """What is kept for nodes that are members no longer goes with them (protocol rule 4)."""
+        """Forget the marks and retention claims of removed members (protocol rule 4)."""
         removed = {member.name for member in self.members.all if member.removed}
         for name in removed - self._removed:
             if self.authority is None:
@@ -204,14 +206,14 @@ class Node:
         self._ground.turn.end()
 
     def _trim(self) -> None:
-        """Let go of what nobody needs of the journals."""
+        """Trim the parts of journals that no edge, session or handover needs."""
         store = None if self._owner is None else self._owner.store
         present, saved = (None, 0) if store is None else (store.present, store.saved)
         held = self._control.held()
         claimed = self._ground.standing.held_part
         if present is None and claimed is not None:
-            # A zone that waits for its parent or an operator: without its part it begins anew, and
-            # has lost its retained messages and marks.
+            # The zone waits for a grant of its parent or an operator. Trimming its part would lose
+            # the zone's retained messages and marks, and the zone would begin anew.
             held.add(claimed)
         self._ground.retention.trim(present, saved, held)
 

@@ -38,8 +38,9 @@ log = get_logger()
 
 SWITCH = 0.001
 """
-Seconds for which a thread that has synced waits for a loop that is busy; with the usual 5 ms, each
-commit takes tens of them.
+Seconds that a thread waits for a busy loop after a sync.
+
+With Python's default of 5 ms, each commit takes tens of milliseconds.
 """
 
 
@@ -104,7 +105,7 @@ class NodeBase:
         )
 
     def apply(self, config: NodeConfig) -> None:
-        """Other limits from now on."""
+        """Apply changed limits."""
         self.config = config
         self.retention.policy = policy(config)
         self.space.set_reserve(config.limits.disk_free)
@@ -112,20 +113,20 @@ class NodeBase:
         self.halves.most = most_halves(config.limits.packet)
 
     def tidy(self) -> None:
-        """Now and then, every second or so."""
+        """Run periodic work; the caller calls this every second or so."""
         self.disk.lived.tick()
         self.disk.tables.clean()
         self.disk.scan()
 
     def close(self) -> None:
-        """Everything is on the disk; the data folder is free for another process."""
+        """Write everything to the disk, and free the data folder for another process."""
         self.disk.close()
         self.folder.close()
 
     # internal
 
     def _made_at(self, state: NodeState) -> float | None:
-        """When the data was copied, by a backup or by other means; None: it is no copy."""
+        """Return the time when the data was copied, by a backup or otherwise; None if never."""
         folder = self.config.data
         made = backups.made_at(folder)
         copied = self.folder.copied_at(state)
@@ -135,7 +136,7 @@ class NodeBase:
 
     def _build_standing(self, state: NodeState, made: float | None) -> NodeGrant:
         config = self.config
-        # An edge whose data was lost must not give the numbers of its streams a second time.
+        # A lost incarnation must be replaced: else an edge reuses sequence numbers of its streams.
         incarnation = state.incarnation or backups.unused_incarnation(0, time.time())
         state = attrs.evolve(state, place=self.folder.place, incarnation=incarnation)
         return NodeGrant(
@@ -172,7 +173,7 @@ class NodeBase:
             self.disk.committer.when_durable(self.standing.finish_renumbering)
 
     def _restore(self, made: float) -> None:
-        """The data is a copy, made at that time: nothing that was used since is used again."""
+        """Renew what was used after the copy was made at time `made`, so that none is reused."""
         log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
         self.standing.restore()
         self.disk.committer.when_durable(lambda: backups.forget(self.config.data))

@@ -1,4 +1,4 @@
-"""Composition: what `txbroker tree` shows of a node, as it goes over the wire."""
+"""Composition: encodes the status of a node, which `txbroker tree` shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txbroker.v1 import control_pb2
 
 
 class NodeStatus:
-    """Looks at all parts of one node."""
+    """Collects the status of all parts of one node."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class NodeStatus:
         self._sizes = sizes
 
     def reply(self) -> control_pb2.StatusReply:
-        """As of now."""
+        """Return the present status."""
         standing, authority = self._ground.standing, self._authority
         rate_in, rate_out = self._rates.rates()
         reply = control_pb2.StatusReply(
@@ -72,7 +72,7 @@ class NodeStatus:
         return reply
 
     def _add_children(self, reply: control_pb2.StatusReply) -> None:
-        """Zones that are delegated, whether their nodes are here or not, then pure edges."""
+        """Add delegated zones, whether their nodes are connected or not, then pure edges."""
         for delegation in self._ground.standing.table.delegations():
             reply.children.add(
                 zone=cut_to_wire(delegation.cut),

@@ -1,4 +1,4 @@
-"""Composition: a node as the owner of its zone; a pure edge has nothing of this."""
+"""Composition: a node as the owner of its zone; a pure edge lacks this role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txbroker.node.node_base import NodeBase
 
 
 class OwnerRole:
-    """The authority for the zone `apex`, what it is stored in, and the links that lead to it."""
+    """The authority for the zone `apex`, its zone store, and the links of other edges to it."""
 
     holding: ZoneLifecycle
     links: LinkListener
@@ -33,12 +33,12 @@ class OwnerRole:
         self.apply()
 
     def apply(self) -> None:
-        """The limits of the topology file, from now on."""
+        """Apply the limits of the topology file."""
         retained = self._ground.config.limits.retained
         self.authority.most_retained = (retained.messages, retained.bytes)
 
     def wire(self, edge: Edge) -> None:
-        """The edge of the same node, which needs no link."""
+        """Connect the edge of the same node, which needs no link."""
         ground = self._ground
         self.store.wire_slices(partial(edge.slices.start, self.store))
         own_zone = LocalLink(edge, self.authority, ground.pressure)

@@ -1,4 +1,4 @@
-"""What operators ask about a node's sessions, as it goes over the wire."""
+"""Encodes a node's sessions for operators' calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from txbroker.mqtt.session.session import Session
 from txbroker.v1 import control_pb2
 
 PAGE_BYTES = 256 * 1024
-"""Client ids in one reply, about; an id has up to 65,535 bytes."""
+"""Approximate bytes of client ids in one reply; an id has up to 65,535 bytes."""
 
 HELD_SHOWN = 20
-"""Edges and sessions that a status names for what they hold back."""
+"""Edges and sessions that a status lists as holding journals back."""
 
 LOSSES_SHOWN = 100
-"""Sessions that a status names for what was dropped."""
+"""Sessions that a status lists for dropped messages."""
 
 
 def session_pages(
@@ -27,9 +27,10 @@ def session_pages(
     held: Mapping[str, HeldBack],
 ) -> Iterator[control_pb2.SessionsReply]:
     """
-    All sessions, those first that hold back most, in replies of a size that passes any channel.
+    Return all sessions in replies small enough for any channel, those that hold back most first.
 
-    `distance` is how many records lie behind a session's cursors, `held` what it holds back.
+    `distance` returns the number of records behind a session's cursors. `held` has what each
+    session holds back, by client id.
     """
     nothing = HeldBack()
     page = control_pb2.SessionsReply()
@@ -47,7 +48,7 @@ def session_pages(
 
 
 def losses(sessions: Iterable[Session]) -> Iterator[control_pb2.SessionLoss]:
-    """The sessions that lost most, the worst first."""
+    """Return the sessions with the most dropped messages, the worst first."""
     known = ((session.sender.dropped, session.client_id) for session in sessions)
     lost = (loss for loss in known if loss[0])
     for dropped, client_id in heapq.nlargest(LOSSES_SHOWN, lost):
@@ -71,7 +72,7 @@ def _info(session: Session, now: float, distance: int, held: HeldBack) -> contro
 
 
 def held(found: Iterable[HeldPart], now: float) -> Iterator[control_pb2.Held]:
-    """Who holds back what of the journals; `now` in UTC seconds."""
+    """Return the holders of the journals and their amounts; `now` is in UTC seconds."""
     for one in found:
         age = max(now - one.since / 1e6, 0.0) if one.since else 0.0
         yield control_pb2.Held(

@@ -1,4 +1,4 @@
-"""What the topology file says, in the terms of the parts that go by it."""
+"""Converts the topology file's values to the settings of a node's parts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from txbroker.journal.store.retention import RetentionPolicy
 from txbroker.mqtt.session.window import SessionLimits
 
 HELD_IN_MEMORY = 64 * 1024 * 1024
-"""Bytes of publishes that wait for owners in memory; then clients who brought them are not read."""
+"""Bytes of publishes that wait for owners in memory before their clients are not read."""
 
 SMALL_SEGMENT = 1024 * 1024
 LARGE_SEGMENT = 64 * 1024 * 1024
-"""Bytes of a journal's segment: a sixteenth of what is kept, within these bounds."""
+"""Bounds of a journal segment in bytes; within them, a sixteenth of the retention size."""
 
 
 def segment_bytes(config: NodeConfig) -> int:
-    """How large a file of a journal gets, so that little more is kept than has to be."""
+    """Return the size of a journal's files, small enough that retention overshoots little."""
     return min(max(config.retention.size // 16, SMALL_SEGMENT), LARGE_SEGMENT)
 
 
 def edge_limits(config: NodeConfig) -> EdgeLimits:
-    """The bounds of the edge and its sessions."""
+    """Return the limits of the edge and its sessions."""
     return EdgeLimits(
         session=SessionLimits(
             inflight=config.limits.inflight,
@@ -41,7 +41,7 @@ def edge_limits(config: NodeConfig) -> EdgeLimits:
 
 
 def directory_settings(config: NodeConfig) -> DirectorySettings:
-    """How long the client directory waits for others, and what it does without them."""
+    """Return the directory's waiting times, and its behaviour when other nodes are away."""
     return DirectorySettings(
         roaming_wait=config.roaming_wait,
         is_fresh=config.roaming == "fresh",
@@ -51,7 +51,7 @@ def directory_settings(config: NodeConfig) -> DirectorySettings:
 
 
 def policy(config: NodeConfig) -> RetentionPolicy:
-    """What is kept of journals."""
+    """Return the retention policy of journals."""
     return RetentionPolicy(
         age=config.retention.age,
         size=config.retention.size,

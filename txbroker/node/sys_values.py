@@ -1,10 +1,10 @@
 """
-SHELL: the node-local `$SYS` tree (protocol rule 26).
+SHELL: sets the node-local `$SYS` tree (protocol rule 26).
 
-Values have Mosquitto's names where Mosquitto has the value, and `$SYS/txbroker/...` otherwise. They
-are set every `EVERY` seconds, retained, at this node only. Another node's values appear below
-`$SYS/federation/<node>/` while a client here has a filter for them: they are fetched from that node
-over the control plane.
+A value has Mosquitto's name if Mosquitto has the value, and `$SYS/txbroker/...` otherwise. The node
+sets all values every `EVERY` seconds, retained, for its own clients only. Another node's values
+appear below `$SYS/federation/<node>/` while a client of this node has a filter for them. This node
+fetches them over the control plane.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = get_logger()
 EVERY = 10.0
 
 MOST_FETCHED = 2_000
-"""Values of another node that are shown; a node has some hundred."""
+"""Values of another node that are shown at most; a node has some hundred."""
 
 RATE_WINDOW = 10
-"""Samples, one a second, over which rates are taken."""
+"""Samples, one per second, over which rates are averaged."""
 
 
 class TableSize(NamedTuple):
-    """How many `entries` a table has, and the `most` that it may have; 0: others bound it."""
+    """The number of `entries` of a table, and its maximum `most`; 0: other limits bound it."""
 
     name: str
     entries: int
@@ -49,7 +49,7 @@ class TableSize(NamedTuple):
 
 
 class SysRates:
-    """Messages a second from clients and to clients."""
+    """Message rates, per second, from clients and to clients."""
 
     def __init__(self, edge: Edge, now: Callable[[], float]) -> None:
         self._edge = edge
@@ -57,13 +57,13 @@ class SysRates:
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=RATE_WINDOW)
 
     def sample(self) -> None:
-        """Once a second."""
+        """Take a sample; the caller calls this once a second."""
         self._samples.append(
             (self._now(), self._edge.clients.received, self._edge.delivery.delivered)
         )
 
     def rates(self) -> tuple[float, float]:
-        """(in, out) over the last samples."""
+        """Return the rates (in, out) over the last samples."""
         if not self._samples:
             return 0.0, 0.0
         since, received, delivered = self._samples[0]
@@ -75,7 +75,7 @@ class SysRates:
 
 
 class SysValues:
-    """Sets the `$SYS` values of a node."""
+    """Sets the `$SYS` values of a node, and fetches those of other nodes."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class SysValues:
         self._fetched: dict[str, set[str]] = {}
 
     def values(self) -> dict[str, str]:
-        """Topic to payload, as of now."""
+        """Return the present values: topic to payload."""
         edge, authority = self._edge, self._authority
         rate_in, rate_out = self._rates.rates()
         sessions = edge.clients.sessions.values()
@@ -166,7 +166,7 @@ class SysValues:
             self._edge.sys.set(topic, value)
 
     async def fetch(self) -> None:
-        """Fetch other nodes' values for those who have a filter for them."""
+        """Fetch other nodes' values that a client has a filter for; remove all others."""
         wanted = self._edge.sys.federation_filters()
         nodes = await self._nodes() if wanted else {}
         for node in list(self._fetched):
@@ -177,7 +177,7 @@ class SysValues:
                 await self._fetch_from(node, address)
 
     async def _nodes(self) -> dict[str, str]:
-        """Name to control address of every zone's node, by a walk from the root."""
+        """Return the control address of every zone's node by name, by a walk from the root."""
         edge = self._edge
         waiting = [(r.cut.node, r.cut.grpc) for r in edge.zones if r.cut is not None]
         nodes: dict[str, str] = {}

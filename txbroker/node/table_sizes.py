@@ -1,7 +1,7 @@
 """
-Composition: how large the tables of a node are that grow with names from outside.
+Composition: reports the size of each table of a node that grows with names from outside.
 
-docs/operations.md lists them, with what happens beyond each bound; `tests/test_docs.py` compares.
+docs/operations.md lists the tables and the effect of each bound; `tests/test_docs.py` compares.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txbroker.rpc import channels
 
 
 class TableSizes:
-    """The tables of one node; `authority` None: it has no zone."""
+    """The tables of one node; `authority` is None for a pure edge."""
 
     def __init__(self, ground: NodeBase, edge_role: EdgeRole, authority: Authority | None) -> None:
         self._ground = ground
@@ -29,7 +29,7 @@ class TableSizes:
         self._authority = authority
 
     def all(self) -> tuple[TableSize, ...]:
-        """As of now, by name."""
+        """Return the present sizes, sorted by name."""
         found = [*self._of_edge(), *self._of_directory(), *self._of_node()]
         if self._authority is not None:
             found += self._of_zone(self._authority)
