@@ -1,5 +1,5 @@
 """
-The command `txbroker`. One file for each group of commands; `main` puts them together.
+The command `txbroker`. One file for each group of commands; `main` combines them.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage (click's own). Results go to stdout, errors
 and logs to stderr. A command that fails raises `click.ClickException` or calls `sys.exit(1)`.
@@ -42,9 +42,9 @@ def main() -> None:
 
     HOST:PORT is the gRPC address of a node (of pub and sub the MQTT address), FILE a topology file.
     """
-    os.umask(0o077)  # What repair, archives and reports write holds what clients said.
+    os.umask(0o077)  # Repair, archives and reports write clients' messages: keep other users out.
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show is no reason to fail.
+        # Without an error handler, a name that the terminal cannot show fails the command.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

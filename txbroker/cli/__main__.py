@@ -1,4 +1,4 @@
-"""`python -m txbroker.cli` is the command `txbroker`."""
+"""Runs the command `txbroker` as `python -m txbroker.cli`."""
 
 from txbroker.cli import main
 

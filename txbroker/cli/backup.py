@@ -1,4 +1,4 @@
-"""`txbroker backup`: a copy of a running node's data, on the node's machine."""
+"""`txbroker backup`: copies a running node's data on the node's machine."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def backup(address: Address, folder: str) -> None:
     """
     Copy a running node's data into DIR, a new folder on the node's machine.
 
-    HOST:PORT is the node's gRPC address. The copy is of one moment; the node goes on meanwhile. To
-    restore it, start the node with the copy as its `data`.
+    HOST:PORT is the node's gRPC address. The copy shows the data at one moment; the node continues
+    meanwhile. To restore the copy, start the node with it as its `data`.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
 
     target = os.path.abspath(folder)
@@ -50,5 +50,5 @@ async def _backup(channels: Channels, address: str, target: str) -> BackupReply:
 
     node = channels.stub(address)
     await answer(address, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
-    # A copy takes its time; that the node is still there, the channel's keep-alive tells.
+    # A deadline would abort a long copy; the channel's keep-alive detects a node that is gone.
     return await answer(address, node.Backup(BackupRequest(folder=target)))

@@ -1,4 +1,4 @@
-"""`txbroker check`: validate topology files without starting anything."""
+"""`txbroker check`: validates topology files without starting a node."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from txbroker.config import inspect_files
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 def check(files: tuple[str, ...]) -> None:
     """
-    Validate topology files, together.
+    Validate topology files together.
 
-    Prints one line a mistake and exits with status 1 when there is any, and one where other users
-    of the machine can read the data that a node has. A parent that is in none of
-    the files is taken to exist.
+    Prints one line for each mistake, and exits with status 1 if there is any. Prints a warning for
+    each data folder that other users of the machine can read. A parent that no file contains is
+    assumed to exist.
     """
     configs, errors = inspect_files(files)
     for error in errors:
@@ -49,14 +49,14 @@ def check(files: tuple[str, ...]) -> None:
 
 
 def _open_to_others(folder: Path) -> int:
-    """Files and folders in and below `folder` that others than their user may use."""
+    """Count the files and folders in and below `folder` that other users have rights to."""
     found = 0
     for root, _, names in os.walk(folder):
         for name in (".", *names):
             try:
                 mode = os.lstat(os.path.join(root, name)).st_mode
             except OSError:
-                continue  # gone meanwhile
+                continue  # The file was deleted during the walk.
             found += bool(mode & 0o077)
     return found
 

@@ -1,4 +1,4 @@
-"""`txbroker pub` and `txbroker sub`: a small MQTT client, to look and to try."""
+"""`txbroker pub` and `txbroker sub`: a small MQTT client for tests and inspection."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from txbroker.cli.output import one_line
 from txbroker.config import Address
 
 ANSWER_TIMEOUT = 10.0
-"""Seconds that a node has to accept a connection."""
+"""Seconds in which a node must accept a connection."""
 RELEASE_TIMEOUT = 1.0
-"""Seconds for QoS 2 messages that are half received when the command ends."""
+"""Seconds to complete half-received QoS 2 messages when the command ends."""
 MAX_ID_BYTES = 65_535
 
 
@@ -76,8 +76,8 @@ def pub(
     Publish one message.
 
     HOST:PORT is the MQTT address of any node. With QoS 1 and 2 the command waits for the
-    acknowledgement, which comes when the node that owns the topic has taken the message; with QoS 0
-    it is done when the message is sent.
+    acknowledgement, which the node sends after the topic's owner has accepted the message. With
+    QoS 0 the command ends when the message is sent.
     """
     deadline = time.monotonic() + timeout
     connection = Connection(address, client_id)
@@ -147,14 +147,15 @@ def sub(
     try:
         printer.run()
     except BrokenPipeError:
-        pass  # the reader has had enough
+        pass  # The reader of the pipe has closed it.
     connection.close()
 
 
 class _Printer:
     """
-    Prints what arrives, up to `limit` messages, and lets nothing beyond that be acknowledged: a
-    message that was not printed comes again when the session does.
+    Prints up to `limit` messages, and leaves all later messages unacknowledged.
+
+    The node sends an unprinted message again when the session resumes.
     """
 
     def __init__(self, connection: Connection, limit: int | None) -> None:
@@ -162,7 +163,7 @@ class _Printer:
         self._limit = limit
         self._printed = 0
         self._is_last_printed = False
-        self._received: set[int] = set()  # identifiers of QoS 2 messages that wait for PUBREL
+        self._received: set[int] = set()  # packet ids of QoS 2 messages that wait for PUBREL
         self._filters: tuple[str, ...] = ()
         self._is_stopping = False
         self._is_writing = False
@@ -174,24 +175,26 @@ class _Printer:
         client.on_subscribe = self._on_subscribe
 
     def listen_for_signals(self) -> None:
-        """SIGINT and SIGTERM end `run`, and before that and in a full pipe the command at once."""
+        """Make SIGINT and SIGTERM end `run`; before `run`, and in a full pipe, the command."""
         signal.set_wakeup_fd(self._woken)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stop())
 
     def subscribe(self, filters: tuple[str, ...], qos: int) -> None:
-        """Ask for messages."""
+        """Subscribe to the filters."""
         self._filters = filters
         self._connection.client.subscribe([(topic_filter, qos) for topic_filter in filters])
 
     def run(self) -> None:
         """
-        Until the limit is reached or a signal came; raises `BrokenPipeError` when nobody reads, and
-        `click.ClickException` when the connection or a subscription fails.
+        Print messages until the limit is reached or a signal arrives.
+
+        Raises `BrokenPipeError` when the pipe has no reader, and `click.ClickException` when the
+        connection or a subscription fails.
         """
         watch = ((self._wake, select.POLLIN), (self._output, 0))
         self._connection.run(lambda: self._is_stopping or self._is_finished(), watch=watch)
-        # What is half received would be lost: the node has PUBREC and will not send it again.
+        # A half-received message would be lost: the node has PUBREC and never sends PUBLISH again.
         self._limit = self._printed + len(self._received)
         self._connection.run(self._is_finished, time.monotonic() + RELEASE_TIMEOUT)
 
@@ -216,7 +219,7 @@ class _Printer:
 
     def _may_take(self, qos: int, packet_id: int) -> bool:
         if qos == 1:
-            return self._is_last_printed  # asked right after `_on_message`
+            return self._is_last_printed  # Paho calls this directly after `_on_message`.
         if packet_id not in self._received and not self._has_room():
             return False
         self._received.add(packet_id)
@@ -231,7 +234,7 @@ class _Printer:
             self._printed += 1
 
     def _write(self, line: bytes) -> None:
-        # Not through sys.stdout: nothing may wait in a buffer when the command ends.
+        # A buffer of sys.stdout could still hold lines when the command ends.
         self._is_writing = True
         while line:
             line = line[os.write(self._output, line) :]

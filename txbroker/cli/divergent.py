@@ -1,4 +1,4 @@
-"""`txbroker divergent`: what a node had alone when its zone was reclaimed."""
+"""`txbroker divergent`: shows, replays or drops a node's divergent branch after a reclaim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from txbroker.v1.control_pb2 import DivergentReply
 
 TIMEOUT = 1800.0
-"""Seconds; all of a journal may have to be read, and written once."""
+"""Seconds; the node may have to read its whole journal, and write it once."""
 
 zone_argument = click.argument("zone", metavar="ZONE", type=Apex())
 
@@ -32,8 +32,8 @@ def divergent() -> None:
     """
     Show, replay or drop what a node had alone when its zone was reclaimed.
 
-    HOST:PORT is the gRPC address of the node that came back, ZONE the zone that it had. It keeps
-    its branch until one of `replay` and `drop` is chosen, and gets its zone again after that.
+    HOST:PORT is the gRPC address of the node that came back, ZONE the zone that it had. The node
+    keeps its divergent branch until `replay` or `drop`. After either, the node gets its zone again.
 
     Example:
 
@@ -56,10 +56,10 @@ def divergent() -> None:
 @as_json
 def list_(address: Address, zone: str, as_json: bool) -> None:
     """
-    Show what of the branch may be new to others.
+    Show the messages of the branch that other nodes may lack.
 
-    That are its messages of QoS 1 and 2 beyond what every node had taken for its sessions, as far
-    as the node was told.
+    The list has the messages of QoS 1 and 2 that not every node had accepted for its sessions, as
+    far as this node was told.
     """
     reply = _ask(address, zone, "LIST")
     if as_json:
@@ -86,10 +86,10 @@ def list_(address: Address, zone: str, as_json: bool) -> None:
 @zone_argument
 def replay(address: Address, zone: str) -> None:
     """
-    Let every session have what it misses of the branch, once.
+    Deliver the branch once to every session that lacks its messages.
 
-    Sessions that were subscribed when the zone was reclaimed, wherever they are, get what they had
-    not taken; they get it late, behind what the zone took meanwhile.
+    Sessions that were subscribed when the zone was reclaimed, at any node, receive the messages
+    that they had not received. These arrive late, behind the zone's newer messages.
     """
     reply = _ask(address, zone, "REPLAY")
     click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is being replayed")
@@ -106,15 +106,13 @@ def replay(address: Address, zone: str) -> None:
 @node_address
 @zone_argument
 def drop(address: Address, zone: str) -> None:
-    """
-    Give the branch up, for good.
-    """
+    """Discard the branch for good."""
     reply = _ask(address, zone, "DROP")
     click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is dropped")
 
 
 def _ask(address: Address, zone: str, action: str) -> DivergentReply:
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import Channels, answer, ask
     from txbroker.v1.control_pb2 import DivergentRequest
 

@@ -1,4 +1,4 @@
-"""`txbroker forget`: a member that is lost for good is no member any more."""
+"""`txbroker forget`: removes a member that is lost for good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from txbroker.cli.node_calls import Channels
 
 TIMEOUT = 10.0
-"""Seconds; the node that is forgotten has two of them to answer."""
+"""Seconds; the node waits two of them for an answer of the lost node."""
 
 
 @click.command(
@@ -31,19 +31,20 @@ def forget(address: Address, node: str) -> None:
     """
     Forget a node that is lost for good.
 
-    HOST:PORT is the gRPC address of any other node of the tree, NODE the name of the lost one. All
-    nodes hear of it, those that are away when they come back. The client ids that the lost node
-    kept entries of get another keeper, and the sessions that it held are gone. Refused while the
-    node answers. If it comes back all the same, it joins anew, and its sessions are merged.
+    HOST:PORT is the gRPC address of any other node of the tree, NODE the name of the lost node. All
+    nodes learn of the removal; a node that is away learns of it when it returns. Client ids whose
+    entries the lost node kept get another keeper. The lost node's sessions are gone. The command is
+    refused while the lost node answers. If the lost node returns nevertheless, it joins anew, and
+    its sessions are merged.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
 
     ask(lambda channels: forget_at(channels, address, node))
 
 
 async def forget_at(channels: Channels, address: Address, node: str) -> None:
-    """Ask the node at `address` to forget that one; raises `click.ClickException`."""
+    """Ask the node at `address` to remove member `node`; raises `click.ClickException`."""
     from txbroker.cli.node_calls import answer
     from txbroker.v1.control_pb2 import ForgetRequest
 

@@ -1,8 +1,8 @@
 """
-A client's connection to a node, run by the calling thread alone.
+Runs a client's connection to a node in the calling thread.
 
-Paho does the protocol; here is the waiting, so that a signal or a reader who has had enough ends it
-at once, and the say over what is acknowledged.
+Paho implements the protocol. This module waits for events, so that a signal or a closed pipe ends
+the wait at once, and decides which messages are acknowledged.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from paho.mqtt.reasoncodes import ReasonCode
 from txbroker.config import Address
 
 FAREWELL = 1.0
-"""Seconds for DISCONNECT to be heard."""
+"""Seconds that DISCONNECT has to reach the node."""
 MISC_EVERY = 1.0
-"""Seconds between looks at the keep-alive."""
+"""Seconds between checks of the keep-alive."""
 
 
 class Client(mqtt.Client):
     """
-    Paho's client, asking before it answers a message: PUBACK and PUBREC leave where `may_take` says
-    so. The names are paho's own; a message that is not answered comes again with the next session.
+    Paho's client with a check before each PUBACK and PUBREC: `may_take`.
+
+    Overridden methods have paho's names. The node sends an unanswered message again in the next
+    session.
     """
 
     may_take: Callable[[int, int], bool] = staticmethod(lambda qos, packet_id: True)
-    """Whether to answer the message of this QoS and packet identifier."""
+    """Returns True to acknowledge the message of this QoS and packet id."""
 
     def _send_puback(self, mid: int) -> MQTTErrorCode:
         return super()._send_puback(mid) if self.may_take(1, mid) else MQTTErrorCode(0)
@@ -59,7 +61,7 @@ class Connection:
         self._refused: str | None = None
 
     def open(self, timeout: float) -> None:
-        """Connect, within so many seconds."""
+        """Connect within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self.client.connect_timeout = timeout
         try:
@@ -77,8 +79,9 @@ class Connection:
         watch: Iterable[tuple[int, int]] = (),
     ) -> bool:
         """
-        Let the connection work until `is_done`; False when the deadline (of `time.monotonic`) came
-        first. Events on the `watch`ed (file descriptor, poll mask) only end the waiting.
+        Run the connection until `is_done`; return False if `deadline` (of `time.monotonic`) passes.
+
+        Events on a `watch` pair (file descriptor, poll mask) only end the wait for the next check.
         """
         while not is_done():
             wait = MISC_EVERY
@@ -99,13 +102,13 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Say good-bye, and wait until the node has closed, so that it has surely heard."""
+        """Send DISCONNECT, and wait until the node closes, which proves that it received it."""
         deadline = time.monotonic() + FAREWELL
         own = self.client.socket()
         if own is None:
             return
-        # Paho closes right after DISCONNECT. With input unread that would be a reset, and what we
-        # said last might be lost on the way.
+        # Paho closes right after DISCONNECT. A close with unread input is a reset, which may lose
+        # the last packets that were sent.
         with os.fdopen(os.dup(own.fileno()), "rb", buffering=0) as rest:
             self.client.disconnect()
             try:
@@ -114,7 +117,7 @@ class Connection:
                     if not rest.read(65_536):
                         break
             except (OSError, click.ClickException):
-                pass  # it closed first
+                pass  # The node closed first.
 
     # internal
 
@@ -124,7 +127,7 @@ class Connection:
                 if self.client.socket() is not None:
                     step()
         except (struct.error, ValueError, IndexError):
-            # Paho takes it for granted that the other side speaks MQTT.
+            # Paho raises these when the peer does not speak MQTT.
             raise self._failure("the answer is not MQTT; is it an MQTT address?") from None
 
     def _on_connect(

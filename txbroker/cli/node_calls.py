@@ -1,8 +1,8 @@
 """
-What the commands share in asking nodes over gRPC.
+Calls nodes over gRPC, for the commands.
 
-Imported by the commands when they run, not with the command line: gRPC takes its time to load, and
-has no place in the wrapper that forks nodes.
+A command imports this module when it runs, not at the start of the program. gRPC loads slowly, and
+must not be loaded in the wrapper that forks nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import click
 
-# The C core reads this when it is loaded. What goes wrong is told once, in our words.
+# gRPC's C core reads this when it loads; without it, its own lines double each error message.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -27,19 +27,20 @@ Result = TypeVar("Result")
 
 
 STREAM_TIMEOUT = 30.0
-"""Seconds for all replies of a call that streams them."""
+"""Seconds for all replies of a streaming call."""
 
 
 class NoAnswer(click.ClickException):
-    """A node did not answer; one line that says which, why and what to look at."""
+    """A node did not answer; the line names the node, the reason and the remedy."""
 
 
 async def answer(
     address: str, call: Awaitable[Reply], *, late: str = "is it a node's gRPC address?"
 ) -> Reply:
     """
-    The reply to a call made to the node at `address`; raises `NoAnswer`, which ends in `late` when
-    the call's time has passed.
+    Return the reply to a call to the node at `address`.
+
+    Raises `NoAnswer`, which ends with `late` if the call timed out.
     """
     try:
         return await call
@@ -48,7 +49,7 @@ async def answer(
 
 
 async def answer_all(address: str, call: AsyncIterable[Reply]) -> list[Reply]:
-    """All replies of a call that streams them; raises `NoAnswer`."""
+    """Return all replies of a streaming call; raises `NoAnswer`."""
 
     async def collect() -> list[Reply]:
         async with asyncio.timeout(STREAM_TIMEOUT):
@@ -61,7 +62,7 @@ async def answer_all(address: str, call: AsyncIterable[Reply]) -> list[Reply]:
 
 
 def ask(work: Callable[[Channels], Awaitable[Result]]) -> Result:
-    """Run `work` with channels of its own, and give its result."""
+    """Run `work` with new channels; return its result."""
 
     async def run() -> Result:
         channels = Channels()

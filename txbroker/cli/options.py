@@ -1,4 +1,4 @@
-"""What the commands share in reading their arguments; a mistake is one line and status 2."""
+"""Parses the commands' arguments; a mistake is one line and status 2."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from txbroker.model.topics import (
 
 
 class BadArgument(click.ClickException):
-    """An argument cannot be used. Unlike click's own usage errors it is told in one line."""
+    """An unusable argument; the message is one line, unlike click's own usage errors."""
 
     exit_code = 2
 
 
 class HostPort(click.ParamType[Address]):
-    """HOST:PORT or [IPv6]:PORT, to be dialled."""
+    """HOST:PORT or [IPv6]:PORT, with a port that can be dialled."""
 
     name = "HOST:PORT"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Address:
-        """Read it; raises `BadArgument`."""
+        """Parse the address; raises `BadArgument`."""
         if isinstance(value, Address):
             return value
         text = str(value)
@@ -58,7 +58,7 @@ class Topic(click.ParamType[str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Check it; raises `BadArgument`."""
+        """Check the topic; raises `BadArgument`."""
         text = str(value)
         try:
             self._validate(text)
@@ -75,7 +75,7 @@ class Apex(click.ParamType[str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Check it; raises `BadArgument`."""
+        """Check the apex; raises `BadArgument`."""
         text = str(value)
         try:
             validate_apex(text)
@@ -85,6 +85,6 @@ class Apex(click.ParamType[str]):
 
 
 node_address = click.argument("address", metavar="HOST:PORT", type=HostPort())
-"""The address of the one node that a command talks to."""
+"""The address of the node that a command calls."""
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -1,4 +1,4 @@
-"""What the commands share in showing results: coloured on a terminal, plain in a pipe."""
+"""Prints the commands' results: coloured on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ STYLES = {
     "not authoritative": "yellow",
     "unreachable": "bold red",
 }
-"""How a terminal shows cells with these texts."""
+"""Terminal styles of cells with these texts."""
 
 _NUMBER = re.compile("[0-9.]*")
 
 
 def one_line(text: str) -> str:
-    """The text with line ends and other hidden characters spelled out; tabs stay."""
+    """Return the text with line ends and other hidden characters escaped, but tabs kept."""
     return spelled(text, keep="\t")
 
 
 def zone_name(apex: str) -> str:
-    """An apex as people read it."""
+    """Return an apex for display: "(root)" for the empty one."""
     return one_line(apex) if apex else "(root)"
 
 
 def show_json(value: object) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Aligned lines below the names of the columns; columns of numbers stand to the right."""
+    """Print aligned lines below the column names; columns of numbers align to the right."""
     lines = [[one_line(cell) for cell in row] for row in rows]
     right = [all(_NUMBER.fullmatch(line[n]) for line in lines) for n in range(len(columns))]
     if sys.stdout.isatty():
@@ -56,7 +56,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _show_rich(columns: Sequence[str], lines: list[list[str]], right: list[bool]) -> None:
-    # Imported here: a pipe does without, and starts quicker.
+    # A pipe does not need rich, whose import at the top would slow the start.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,9 +1,9 @@
 """
-`txbroker pipeline NAME`: the jobs over the message history, each a few lines over the function of
-the same name in `txbroker.pipeline`.
+`txbroker pipeline NAME`: the jobs over the message history.
 
-Spark and what else the extra brings are imported by a command when it runs; without them it says
-so. A job that runs on ends on SIGINT and SIGTERM after the batch it is at, with status 0.
+Each command is a few lines over the function of the same name in `txbroker.pipeline`. A command
+imports Spark and the rest of the extra when it runs, and says if the extra is missing. A
+continuous job ends on SIGINT and SIGTERM after its present batch, with status 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SETTINGS = {"spark.sql.shuffle.partitions": "8"}
-"""Batches are small; Spark's own default is for a cluster."""
+"""Batches are small; Spark's own default suits a cluster."""
 
 
 root = click.option("--root", type=HostPort(), help="gRPC address of any node.")
@@ -99,13 +99,14 @@ def archive(
     """
     Copy the journals into Parquet files, each message once.
 
-    And the delivery ledgers of the nodes that keep one (`ledger: true`), for the other jobs. Goes
-    on where it ended, was stopped or was killed. Without --once it runs until SIGINT or SIGTERM.
-    DIR is in a file system that Spark's workers see under the same name.
+    Also copies the delivery ledgers of the nodes that keep one (`ledger: true`), for the other
+    jobs. The job resumes where it ended, was stopped or was killed. Without --once the job runs
+    until SIGINT or SIGTERM. DIR must be in a file system that Spark's workers see under the same
+    name.
     """
     given = needed("--root", root), needed("--archive", archive)
     ages = dict(keep)
-    limits: dict[str, None] = {}  # in their order, each once
+    limits: dict[str, None] = {}  # in order, without duplicates
 
     def run(spark: SparkSession, job: Job) -> str:
         from txbroker.pipeline.archives.upkeep import KeepRules
@@ -183,8 +184,9 @@ def rollup(
     """
     Windows of numbers per topic: count, min, mean, max and last.
 
-    With --archive: of what the archive has beyond what was rolled up before. Else of the journals
-    of the nodes about --root, until SIGINT or SIGTERM or with --once to their present end.
+    With --archive, the job reads the part of the archive that no earlier run has rolled up.
+    Otherwise the job follows the journals of the nodes about --root until SIGINT or SIGTERM. With
+    --once it ends at the journals' present end.
     """
     folder = needed("--out", out)
     if root is None and archive is None:
@@ -259,8 +261,8 @@ def replay(
     """
     Publish messages of an archive again, in the order in which they came.
 
-    Through the node at --root or --mqtt, with QoS 1. SIGINT or SIGTERM ends it; with --resume the
-    same command goes on where it ended.
+    The job publishes through the node at --root or --mqtt, with QoS 1. SIGINT or SIGTERM ends the
+    job; with --resume the same command resumes where the job ended.
     """
     folder = needed("--archive", archive)
     if root is None and mqtt is None:
@@ -290,20 +292,20 @@ def replay(
 
 
 class Job:
-    """What a command's function works with: who is told, and whether it is to end."""
+    """The context of a running job: its progress reporter and its stop request."""
 
     def __init__(self, report: ProgressReporter, *, follows: bool) -> None:
-        """`follows`: it asks `is_stopping`, so a signal only says so; a second one aborts."""
+        """`follows`: True if the job polls `is_stopping`; a second signal then aborts it."""
         self.report = report
         self._follows = follows
         self._stop = threading.Event()
 
     def is_stopping(self) -> bool:
-        """Whether a signal came."""
+        """Return True if a signal has arrived."""
         return self._stop.is_set()
 
     def listen_for_signals(self) -> None:
-        """After Spark has set its own handlers."""
+        """Install the signal handlers; call this after Spark has installed its own."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -314,7 +316,7 @@ class Job:
 
 
 def needed(name: str, value: T | None) -> T:
-    """The value of an option; raises `BadArgument` where it was left out."""
+    """Return the value of an option; raises `BadArgument` if it is missing."""
     if value is None:
         raise BadArgument(f"{name} is missing; see --help")
     return value
@@ -331,7 +333,7 @@ def run_job(
         with one_line(), ProgressReporter(name) as report:
             job = Job(report, follows=follows)
             spark = session(master, f"txbroker {name}", SETTINGS)
-            # What goes wrong is told in a line, once; not in the traces of two languages.
+            # Spark's own log would repeat each error with stack traces of two languages.
             spark.sparkContext.setLogLevel("OFF")
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             job.listen_for_signals()

@@ -1,4 +1,4 @@
-"""`txbroker pipeline audit`: what became of acknowledged messages, for every durable session."""
+"""`txbroker pipeline audit`: reports the fate of acknowledged messages per durable session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from txbroker.pipeline.ledgers.evidence import Evidence
 
 SHOWN = 100
-"""Lost messages that are named, at the most."""
+"""Maximum number of lost messages that are listed."""
 
 COLUMNS = ("CLIENT", "ZONE", "EPOCH", "OFFSET", "TOPIC", "FILTER", "RECEIVED")
 
@@ -46,12 +46,12 @@ def audit(
     as_json: bool,
 ) -> None:
     """
-    Tell what became of acknowledged messages: delivered, pending, dropped, or lost.
+    Report the fate of acknowledged messages: delivered, pending, dropped, or lost.
 
-    Each message of QoS 1 or 2 that the journals have, or the archive, is compared with each durable
-    session whose subscription covered it, by the delivery ledgers of the nodes (`ledger: true`).
-    Lost ones are named, and the exit status is then 1. With --archive alone no node is asked where
-    its sessions are, and nothing is called lost.
+    The job compares each message of QoS 1 or 2 of the journals, or of the archive, with each
+    durable session whose subscription covered it. The nodes' delivery ledgers (`ledger: true`) are
+    the evidence. The report lists lost messages; the exit status is then 1. With --archive alone,
+    the job asks no node where its sessions are, and calls no message lost.
     """
     if root is None and archive is None:
         raise BadArgument("--root or --archive is missing; say where the messages are")

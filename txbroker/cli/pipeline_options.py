@@ -1,4 +1,4 @@
-"""Times and numbers as options of `txbroker pipeline` have them."""
+"""Parses times and numbers among the options of `txbroker pipeline`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MomentOption(click.ParamType[datetime]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Read it; raises `BadArgument`."""
+        """Parse the time; raises `BadArgument`."""
         moment = value if isinstance(value, datetime) else parse_time(str(value))
         if moment is None:
             raise BadArgument(
@@ -32,14 +32,14 @@ class MomentOption(click.ParamType[datetime]):
 
 
 class DurationOption(click.ParamType[timedelta]):
-    """A time with its unit, as in a topology file."""
+    """A duration with its unit, as in a topology file."""
 
     name = "TIME"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Read it; raises `BadArgument`."""
+        """Parse the duration; raises `BadArgument`."""
         if isinstance(value, timedelta):
             return value
         try:
@@ -49,14 +49,14 @@ class DurationOption(click.ParamType[timedelta]):
 
 
 class AgeOption(click.ParamType[tuple[str | None, timedelta]]):
-    """AGE, or ZONE=AGE."""
+    """An age for all zones (AGE), or for one zone (ZONE=AGE)."""
 
     name = "[ZONE=]AGE"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str | None, timedelta]:
-        """Read it; raises `BadArgument`."""
+        """Parse zone and age; raises `BadArgument`."""
         if isinstance(value, tuple):
             return value
         zone, equals, age = str(value).rpartition("=")
@@ -73,21 +73,21 @@ class MasterOption(click.ParamType[str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Read it; raises `BadArgument`."""
+        """Check the master; raises `BadArgument`."""
         if not is_master(str(value)):
             raise BadArgument(f"URL: {value!r}: no Spark master; {REMEDY}")
         return str(value)
 
 
 class SpeedOption(click.ParamType[float | None]):
-    """A factor, or `max`, which is None."""
+    """A factor; `max` becomes None."""
 
     name = "N|max"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | None:
-        """Read it; raises `BadArgument`."""
+        """Parse the factor; raises `BadArgument`."""
         try:
             speed = None if value == "max" else float(str(value))
         except ValueError:

@@ -1,4 +1,4 @@
-"""`txbroker pipeline plan`: zones for more machines, and the topology files for them."""
+"""`txbroker pipeline plan`: proposes zones for more machines, and writes their topology files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Hosts(click.ParamType[tuple[str | None, ...]]):
-    """How many machines, or their addresses; None stands for a machine without an address."""
+    """The number of machines, or their addresses; None stands for an unknown address."""
 
     name = "N|ADDRESS,..."
     most = 1000
@@ -41,7 +41,7 @@ class Hosts(click.ParamType[tuple[str | None, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str | None, ...]:
-        """Read it; raises `BadArgument`."""
+        """Parse the number or the addresses; raises `BadArgument`."""
         if isinstance(value, tuple):
             return value
         if value.isdecimal():
@@ -56,14 +56,14 @@ class Hosts(click.ParamType[tuple[str | None, ...]]):
 
 
 class PortNumbers(click.ParamType[tuple[int, int, int]]):
-    """Three ports."""
+    """Three ports: MQTT, gRPC and link."""
 
     name = "MQTT,GRPC,LINK"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int, int]:
-        """Read them; raises `BadArgument`."""
+        """Parse the ports; raises `BadArgument`."""
         if isinstance(value, tuple):
             return value
         ports = [int(text) for text in value.split(",") if text.isdecimal() and len(text) < 6]
@@ -107,11 +107,11 @@ def plan(
     **given: Any,
 ) -> None:
     """
-    Propose zones for more machines, so that the load of the busiest one is least.
+    Propose zones for more machines, so that the load of the busiest machine is least.
 
-    Today's nodes are those of --topology, else of the tree about --root. Load is publishes and
-    deliveries a second of the topics that a machine owns. New machines without an address are
-    taken to be where the root is, on ports of their own: to try a plan, or to fill in addresses.
+    The present nodes are those of --topology, or else of the tree about --root. Load is the
+    publishes and deliveries per second of the topics that a machine owns. A new machine without an
+    address gets the root's address and ports of its own: for a trial, or to be filled in.
     """
     source = HistorySource(**given)
     source.check()
@@ -168,7 +168,7 @@ def _write_clients(folder: Path, clients: DataFrame) -> Path:
 
 
 def show_plan(plan: Plan, files: Sequence[Path]) -> None:
-    """Tables of the hosts before and after, and in words what else there is to know."""
+    """Print tables of the hosts before and after, and the other results in words."""
     expected = plan.expected
     columns = ["HOST", "ZONES", "PUBLISHES/S", "DELIVERIES/S", "LOAD/S", "SHARE", "EDGE/S"]
     for title, loads in (("BEFORE", expected.before), ("AFTER", expected.after)):
@@ -208,7 +208,7 @@ def show_plan(plan: Plan, files: Sequence[Path]) -> None:
 
 
 def show_plan_json(plan: Plan, files: Sequence[Path]) -> None:
-    """The same for programs."""
+    """Print the plan as JSON."""
     expected = plan.expected
     show_json(
         {

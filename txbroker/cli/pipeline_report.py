@@ -1,4 +1,4 @@
-"""`txbroker pipeline traffic` and `report`, and what commands that look at history share."""
+"""`txbroker pipeline traffic` and `report`, with the options of all commands that read history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from txbroker.pipeline.planner.planned import PresentNode
 
 UNKNOWN = "-"
-"""What tables have where nothing is known."""
+"""Text of a table cell without a known value."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ class NumberOption(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Read it; raises `BadArgument`."""
+        """Parse the number; raises `BadArgument`."""
         text = str(value)
         if text.isdecimal() and text.isascii() and self._least <= int(text) <= self._most:
             return int(text)
@@ -62,7 +62,7 @@ topology = click.option(
 
 
 def history_options(command: Command) -> Command:
-    """Where messages come from, and which of them."""
+    """Add the options that choose the source of messages and the messages."""
     for option in reversed(
         (
             archive_folder,
@@ -80,7 +80,7 @@ def history_options(command: Command) -> Command:
 
 @attrs.frozen(kw_only=True)
 class HistorySource:
-    """What `history_options` gave."""
+    """The values of `history_options`."""
 
     archive: str | None
     root: Address | None
@@ -90,12 +90,17 @@ class HistorySource:
     until: datetime | None
 
     def check(self) -> None:
-        """Raise `BadArgument` where no messages can come from it."""
+        """Raise `BadArgument` if the options name no source of messages."""
         if self.archive is None and self.root is None:
             raise BadArgument("--archive or --root is missing; say where the messages are")
 
     def rows(self, spark: SparkSession) -> tuple[DataFrame, DataFrame | None]:
-        """Messages and ledger: of the archive, else messages as the nodes about the root have."""
+        """
+        Return messages and ledger of the archive.
+
+        Without an archive, the messages are those of the nodes about the root, and the ledger is
+        None.
+        """
         from txbroker.pipeline.archives.inputs import history, journals
 
         if self.archive is not None:
@@ -110,7 +115,7 @@ class HistorySource:
         return messages, None
 
     def members(self) -> list[PresentNode]:
-        """The nodes: of the topology files, else of the tree that the root is in; maybe none."""
+        """Return the nodes of the topology files, or else of the root's tree; maybe none."""
         from txbroker.pipeline.planner.planned import PresentNode, members_of
 
         if self.topology:
@@ -127,7 +132,7 @@ class HistorySource:
         ]
 
     def owners(self) -> dict[str, str]:
-        """The node of each zone that is known."""
+        """Return the node of each known zone."""
         return {member.zone: member.node for member in self.members() if member.zone is not None}
 
 
@@ -155,9 +160,9 @@ def traffic(
     """
     Messages, bytes, publishers, fan-out and cross-node share, per subtree of topics.
 
-    Of an archive, or with --root alone of the journals of the nodes. What crosses between nodes is
-    known with --root or --topology, which say who owns which zone, and deliveries where a delivery
-    ledger was archived.
+    The source is an archive, or with --root alone the journals of the nodes. The share between
+    nodes needs --root or --topology, which name the owner of each zone. Deliveries need an archived
+    delivery ledger.
     """
     source = HistorySource(**given)
     source.check()
@@ -225,12 +230,12 @@ def _traffic_cells(row: dict[str, Any], *, with_start: bool) -> list[str]:
 
 
 def rate(value: float | None) -> str:
-    """A rate or a ratio for a table."""
+    """Format a rate or a ratio for a table."""
     return UNKNOWN if value is None else f"{value:.1f}"
 
 
 def share(value: float | None) -> str:
-    """A part for a table, as a percentage."""
+    """Format a share for a table, as a percentage."""
     return UNKNOWN if value is None else f"{value * 100:.1f} %"
 
 
@@ -244,9 +249,9 @@ def share(value: float | None) -> str:
 @click.option("--depth", type=NumberOption(0, 200), default="2", show_default=True, help="Levels.")
 def report(out: str, title: str, depth: int, master: str, **given: Any) -> None:
     """
-    Write one HTML page with plots: traffic, rates, latencies, gaps. It fetches nothing.
+    Write one HTML page with plots: traffic, rates, latencies, gaps. The page loads nothing else.
 
-    Of an archive, or with --root alone of the journals of the nodes.
+    The source is an archive, or with --root alone the journals of the nodes.
     """
     source = HistorySource(**given)
     source.check()

@@ -1,4 +1,4 @@
-"""How far a job of the pipeline is: a line that changes on a terminal, else log lines."""
+"""Shows the progress of a pipeline job: a changing line on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = get_logger()
 
 
 class ProgressReporter:
-    """A `txbroker.pipeline.spark.journal_jobs.Report`; `rows` counts what batches have brought."""
+    """A `txbroker.pipeline.spark.journal_jobs.Report`; `rows` is the total of all batches."""
 
     def __init__(self, job: str) -> None:
         self.rows = 0
@@ -33,7 +33,7 @@ class ProgressReporter:
         if not sys.stderr.isatty():
             configure(f"pipeline {self._job}")
             return self
-        # Imported here: a pipe does without.
+        # A pipe does not need rich, whose import is slow.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -54,7 +54,7 @@ class ProgressReporter:
             self._progress.stop()
 
     def __call__(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Show it."""
+        """Show the event."""
         self.rows += fields.get("rows", 0)
         if self._progress is not None:
             self._show(event, fields)

@@ -1,4 +1,4 @@
-"""`txbroker reclaim`: a parent takes a dead node's zone back."""
+"""`txbroker reclaim`: makes a parent reclaim the zone of a dead node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from txbroker.cli.node_calls import Channels
 
 TIMEOUT = 30.0
-"""Seconds; a handover that is under way at the parent is waited for."""
+"""Seconds; the parent first waits for a running handover."""
 
 
 @click.command(
@@ -32,15 +32,15 @@ def reclaim(address: Address, zone: str, is_lost: bool) -> None:
     """
     Take the zone of a dead node back, at its parent.
 
-    HOST:PORT is the parent's gRPC address. The parent serves the zone from then on, at a higher
-    epoch, without what only the dead node had; delegations below it stand. Refused while the node
-    is alive. If it comes back, what it has is kept as a divergent branch (`txbroker divergent`). A
-    node that comes with an empty `data` can have the zone again after this.
+    HOST:PORT is the parent's gRPC address. The parent then serves the zone at a higher epoch,
+    without the messages that only the dead node had. Delegations below the zone stand. The command
+    is refused while the node is alive. If the node returns, its own messages stay as a divergent
+    branch (`txbroker divergent`). A node that returns with an empty `data` can get the zone again.
 
-    HOST:PORT may also be the node of the zone itself, where that was restored from a copy and waits
-    for a parent that is gone: it serves the copy then.
+    HOST:PORT may also be the zone's own node, if it was restored from a copy and waits for a parent
+    that is gone. The node then serves the copy.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
 
     ask(lambda channels: _reclaim(channels, address, zone, is_lost))

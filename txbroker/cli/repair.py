@@ -1,4 +1,4 @@
-"""`txbroker repair`: cut damaged logs of a stopped node off where they are still good."""
+"""`txbroker repair`: cuts damaged logs of a stopped node off behind their last good entry."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def repair(data: Path) -> None:
     """
     Cut damaged logs in a node's data off behind their last good entry.
 
-    DATA is the folder that the topology file names; its node must not run. What is cut off is said,
-    and kept in files beside the log. Entries behind the damage are lost to the node: where there is
-    a backup, it may be the better way.
+    DATA is the folder that the topology file names; its node must not run. The command prints each
+    cut, and keeps the cut bytes in files beside the log. The node loses all entries behind the
+    damage, so a backup may be the better remedy.
     """
-    # Here, as other commands do without the store.
+    # The other commands do not need the store, and start faster without it.
     from txbroker.data.data_repair import repair as repair_logs
     from txbroker.delegation.state.node_state import DataFolder
 
     if not data.is_dir():
         raise click.ClickException(f"{data}: no such folder")
     try:
-        folder = DataFolder(data)  # its lock tells whether the node runs
+        folder = DataFolder(data)  # Its lock refuses the repair while the node runs.
         try:
             lines = repair_logs(data)
         finally:

@@ -1,4 +1,4 @@
-"""`txbroker resolve`: who owns a topic or filter, and how a walk finds out."""
+"""`txbroker resolve`: finds the owner of a topic or filter, and shows the walk to it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 @as_json
 def resolve(address: Address, question: str, as_json: bool) -> None:
     """
-    Show who owns a topic or filter, as a walk that starts at a node finds out.
+    Show who owns a topic or filter, by a walk that starts at a node.
 
-    HOST:PORT is the node's gRPC address. A node that does not cover the question says where to
-    start; each node after it answers for its zone, and refers to the deeper ones. Exits with status
-    1 when an owner cannot be found or reached.
+    HOST:PORT is the node's gRPC address. A node that does not cover the question names the node to
+    start from. Each later node answers for its zone, and refers to deeper zones. The exit status is
+    1 if an owner cannot be found or reached.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
     from txbroker.cli.resolution_walk import ResolutionWalk
 

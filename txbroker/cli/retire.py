@@ -1,4 +1,4 @@
-"""`txbroker retire`: a node gives its zone back to its parent and stops."""
+"""`txbroker retire`: hands a node's zone back to its parent, and stops the node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from txbroker.cli.node_calls import Channels
 
 HANDOVER_TIMEOUT = 1800.0
-"""Seconds for the zone to go back, with its whole journal."""
+"""Seconds for the hand-back of the zone with its whole journal."""
 STOP_TIMEOUT = 10.0
-"""Seconds after that in which the node stops."""
+"""Seconds after the hand-back in which the node must stop."""
 
 
 @click.command(
@@ -34,15 +34,14 @@ def retire(address: Address) -> None:
     """
     Give a node's zone back to its parent, and stop the node.
 
-    A node without a zone gives its sessions to its parent, and stops.
+    A node without a zone hands its sessions to its parent, and stops.
 
-    HOST:PORT is the node's gRPC address. The parent serves the zone from then on, with everything
-    that is retained there, its journal, the zones below it and the node's sessions; clients are
-    disconnected. After that the node's data may be deleted. When the node is started again it takes
-    its zone back. If the parent cannot be reached, or something cannot go, the status is 1 and the
-    node goes on.
+    HOST:PORT is the node's gRPC address. The parent then serves the zone, with its retained
+    messages, its journal, the zones below it and the node's sessions. Clients are disconnected.
+    Afterwards the node's data may be deleted. A node that is started again gets its zone back. If
+    the parent cannot be reached, or refuses a part, the status is 1 and the node continues.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
 
     ask(lambda channels: _retire(channels, address))
@@ -72,7 +71,7 @@ async def _retire(channels: Channels, address: Address) -> None:
 
 
 async def _wait_for_end(address: Address) -> None:
-    """Until nothing listens at the address any more; raises `click.ClickException`."""
+    """Wait until no process listens at the address; raises `click.ClickException`."""
     deadline = time.monotonic() + STOP_TIMEOUT
     while await _listens(address):
         if time.monotonic() >= deadline:
@@ -84,7 +83,7 @@ async def _listens(address: Address) -> bool:
     try:
         async with asyncio.timeout(1.0):
             _, writer = await asyncio.open_connection(address.host, address.port)
-    except OSError:  # a TimeoutError is one, too
+    except OSError:  # TimeoutError is a subclass.
         return False
     writer.close()
     return True

@@ -1,8 +1,8 @@
 """
-`txbroker run`: one twistd process for each node of the given files, stopped together.
+`txbroker run`: runs one twistd process for each node of the given files, and stops them together.
 
-Signals and children are all it knows: what a node says passes through unchanged, and the wrapper
-itself writes nothing but the mistakes of the files.
+The wrapper handles signals and child processes only. The output of a node passes through unchanged;
+the wrapper itself prints only the mistakes of the files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import click
 from txbroker.config import NodeConfig, inspect_files
 
 GRACE = 4.5
-"""Seconds from a stop signal to a kill; the contract's 5 seconds less our own."""
+"""Seconds from a stop signal to a kill: the promised 5 seconds, less the wrapper's own time."""
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOP_SIGNALS, signal.SIGCHLD)
@@ -42,9 +42,10 @@ def run(files: tuple[str, ...]) -> None:
     """
     Run every node of the topology files, one process each.
 
-    SIGTERM or Ctrl-C stops all of them, with status 0; SIGHUP makes them read their limits again,
-    unless the command was started on a terminal, whose end it is there. When one fails the others
-    are stopped, and its status is the command's; one that retires leaves the others running.
+    SIGTERM or Ctrl-C stops all nodes, with status 0. SIGHUP makes the nodes read their limits
+    again. On a terminal, SIGHUP means the terminal's end, and ends the command. If a node fails,
+    the other nodes are stopped, and its status becomes the command's. A node that retires leaves
+    the others running.
     """
     configs, errors = inspect_files(files)
     for error in errors:
@@ -55,7 +56,7 @@ def run(files: tuple[str, ...]) -> None:
 
 
 def command(config: NodeConfig) -> list[str]:
-    """The documented command line of one node, with the twistd that belongs to this Python."""
+    """Return the documented command line of one node, with this Python's twistd."""
     twistd = str(Path(sys.executable).with_name("twistd"))
     flags = ["--pidfile=", "--reactor=asyncio", "-n"]
     return [twistd, *flags, "txbroker", "--topology", str(config.source), "--node", config.node]
@@ -63,10 +64,10 @@ def command(config: NodeConfig) -> list[str]:
 
 class _Nodes:
     """
-    The processes from start to end.
+    The node processes from start to end.
 
-    Signals come as bytes through a pipe (`set_wakeup_fd`), so that none is missed between a look at
-    the children and the wait for the next, whichever thread of the process it hits.
+    Signals arrive as bytes in a pipe (`set_wakeup_fd`), in any thread of the process. Otherwise a
+    signal between a check of the children and the next wait would be missed.
     """
 
     def __init__(self, configs: Sequence[NodeConfig]) -> None:
@@ -79,8 +80,8 @@ class _Nodes:
         self._status = 0
 
     def run(self) -> int:
-        """Start all, wait for the end of all; gives the exit status."""
-        # A handler of ours, also where whoever started us (nohup, a shell's &) had it ignored.
+        """Start all nodes, wait for the end of all; return the exit status."""
+        # nohup, or a shell's &, may have set signals to be ignored; a handler undoes this.
         for number in _WATCHED if os.isatty(0) else (*_WATCHED, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         prepare = _prepare_child()
@@ -112,7 +113,7 @@ class _Nodes:
             self._reap(stopping=kill_at is not None)
 
     def _reap(self, *, stopping: bool) -> None:
-        """Take away those that ended; the first that failed by itself decides the status."""
+        """Remove ended processes; the first that failed by itself decides the exit status."""
         for process in list(self._running):
             code = process.poll()
             if code is None:
@@ -122,7 +123,7 @@ class _Nodes:
                 self._status = code if code >= 0 else 128 - code
 
     def _wait(self, timeout: float | None) -> None:
-        """Until the next signal, or the time is over."""
+        """Wait for the next signal, or `timeout` seconds."""
         ready, _, _ = select.select([self._signals], [], [], timeout)
         numbers = set(os.read(self._signals, 4096)) if ready else set()
         if numbers & set(_STOP_SIGNALS):
@@ -134,9 +135,11 @@ class _Nodes:
 
 def _prepare_child() -> Callable[[], None]:
     """
-    What a child does before it becomes twistd: die when the wrapper does, whatever way (Linux),
-    and leave a terminal's Ctrl-C to the wrapper, so that the nodes get one signal, not two. A
-    SIGHUP that comes before the node listens to it is no reason to die.
+    Return the setup that a child runs before it becomes twistd.
+
+    The child is killed when the wrapper ends in any way (Linux). The child leaves the terminal's
+    process group: otherwise Ctrl-C would reach each node twice. The child ignores SIGHUP until its
+    node handles it, so that an early SIGHUP does not kill it.
     """
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     wrapper = os.getpid()

@@ -1,4 +1,4 @@
-"""`txbroker sessions`: the sessions that a node holds, and the end of one."""
+"""`txbroker sessions`: lists the sessions of a node, or ends one of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ COLUMNS = (
 @attrs.frozen(kw_only=True)
 class SessionRow:
     """
-    One session; `away_since` None: its client is connected. `held` are bytes of journals that are
-    kept for it, the oldest for `held_for` seconds; `held_known` False: there may be more. Its
-    fields are the keys in JSON.
+    One session; its fields are the keys in JSON.
+
+    `away_since` is None while the client is connected. `held` is the size in bytes of the journals
+    that are kept for the session; the oldest are kept for `held_for` seconds. `held_known` is False
+    if there may be more.
     """
 
     client_id: str
@@ -63,15 +65,14 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
     """
     List the sessions that a node holds, or end one of them.
 
-    HOST:PORT is the node's gRPC address. WAITING is how many messages wait behind those that are on
-    their way to the client, at most: what its zones took since, matching or not. DROPPED counts
-    those that went beyond a limit, which is found out when the client is back. HELD BYTES says how
-    much of the journals of all zones is kept for the session, about, and HELD FOR since when; the
-    sessions that hold most come first. A + means that the owner of a zone did not say. A session
-    that is deleted loses its subscriptions and what waits; its client is disconnected, and may
-    begin a new one.
+    HOST:PORT is the node's gRPC address. WAITING is the maximum number of messages behind those in
+    flight to the client: all new messages of its zones, matching or not. DROPPED counts messages
+    beyond a limit, as far as known: the count grows when the client returns. HELD BYTES is the
+    approximate size of all zones' journals kept for the session, and HELD FOR their age. Sessions
+    that hold most come first. A + means that a zone's owner did not answer. A deleted session loses
+    its subscriptions and waiting messages. Its client is disconnected, and may begin a new session.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
 
     if client_id is not None:

@@ -1,4 +1,4 @@
-"""`txbroker tree`: the tree of zones below a node."""
+"""`txbroker tree`: shows the tree of zones below a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S
 
 
 FULL = 0.5
-"""Part of its bound that a table has reached when people are shown it."""
+"""Part of its bound from which on a table is shown."""
 
 
 @click.command(
@@ -43,13 +43,13 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     """
     Show the tree of zones below a node: who serves what, and who is alive.
 
-    HOST:PORT is the node's gRPC address. PENDING counts filters that wait for a zone, IN/S and
-    OUT/S messages a second from and to the clients of the zone's node, HELD bytes of the node's
-    journals that are kept for sessions that are behind. --verbose shows whose, at which nodes: FOR
-    says how old the first of it is, SILENT how long the session's node has not been heard. Exits
-    with status 1 while a zone is unreachable.
+    HOST:PORT is the node's gRPC address. PENDING counts filters that wait for a zone. IN/S and
+    OUT/S are messages per second from and to the clients of the zone's node. HELD is the size in
+    bytes of the node's journals that are kept for sessions that are behind. --verbose lists these
+    sessions and their nodes: FOR is the age of the first held record, SILENT the time since the
+    session's node was heard. The exit status is 1 while a zone is unreachable.
     """
-    # See `asking` for why not at the top.
+    # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
     from txbroker.cli.tree_walk import TreeWalk
 
