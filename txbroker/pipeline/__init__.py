@@ -1,7 +1,7 @@
 """
 The message history through Spark: see docs/pipeline.md.
 
-Cheap to import: Spark and gRPC are loaded by what is called.
+The import is cheap: each function imports Spark and gRPC when it is called.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ JOBS = {
     "rollup_rows": "report_page.windows",
     "traffic": "jobs.traffic",
 }
-"""What a notebook calls, and the module that has it."""
+"""The functions for notebooks, and the module of each."""
 
 EXTRA = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def register(spark: SparkSession) -> None:
     """
-    Let a session read and write the format `txbroker`; raises `PipelineError`.
+    Register the format `txbroker` with a session, for reading and writing; raises `PipelineError`.
 
-    Switches on that filters reach Python data sources (`spark.sql.python.filterPushdown.enabled`).
+    Enables filters for Python data sources (`spark.sql.python.filterPushdown.enabled`).
     """
     with_extra()
     from txbroker.pipeline.source.source import register as register_source
@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """A job is loaded when it is asked for; raises `PipelineError` without the extra."""
+    """Import a job at its first use; raises `PipelineError` without the extra."""
     if name not in JOBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with_extra()
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 def with_extra() -> None:
-    """Raise `PipelineError` unless what the pipeline needs beside txbroker is installed."""
+    """Raise `PipelineError` unless the packages that the pipeline needs are installed."""
     from importlib.util import find_spec
 
     absent = [name for name in EXTRA if find_spec(name) is None]

@@ -1,8 +1,8 @@
 """
-SHELL: archives through Spark: reading them, and writing a batch to them.
+SHELL: reads archives through Spark, and writes batches to them.
 
-`commits.py` says which files there are, `writer.py` makes them in Spark's workers; between the two
-stands only what a worker hands back: a line of JSON for each file.
+`commits.py` names the files, `writer.py` writes them in Spark's workers. A worker returns only a
+line of JSON for each file.
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ def read_archive(
     end: Mapping[str, Position] | None = None,
 ) -> DataFrame:
     """
-    The rows of an archive as they are now: what is committed later, or removed, changes nothing for
-    this DataFrame (for an hour, after which files that were compacted away are deleted).
+    Return the rows of an archive at its present version.
 
-    With `ledger` those of the delivery ledgers that lie beside it, none where no node kept one;
-    their times are when they were written down, and only `since` and `until` choose among them. The
-    other arguments leave out rows and whole files: `filter` is a valid MQTT filter, `until` and
-    `end` are exclusive, a zone that `start` or `end` does not name is not limited. Predicates on
-    the DataFrame are pushed down to Parquet as well. Raises `PipelineError`.
+    Later commits and removals do not affect the DataFrame for an hour; after that, compacted files
+    are deleted. Predicates on the DataFrame are pushed down to Parquet.
+
+    With `ledger` the rows are those of the delivery ledgers beside the archive, and none if no node
+    kept one. Their times are the times of writing, and only `since` and `until` select them. The
+    other arguments leave out rows and whole files. `filter` is a valid MQTT filter; `until` and
+    `end` are exclusive; `start` and `end` limit only the zones that they name. Raises
+    `PipelineError`.
     """
     if ledger and not (filter is zones is start is end is None):
         raise PipelineError("of an archived ledger only `since` and `until` choose rows")
@@ -75,7 +77,7 @@ def read_archive(
         end=end,
     )
     if ledger and not has_ledger(path):
-        Commits(path).load_existing(MESSAGES.kind)  # where there is no archive, it says so
+        Commits(path).load_existing(MESSAGES.kind)  # raises for a path without an archive
         return read_files(spark, Path(path), (), LEDGER)
     folder, layout = (Path(path, LEDGER_FOLDER), LEDGER) if ledger else (Path(path), MESSAGES)
     files = list(select(Commits(folder).load_existing(layout.kind).files.values(), wanted))
@@ -86,14 +88,14 @@ def read_archive(
 
 
 def has_ledger(path: str | os.PathLike[str]) -> bool:
-    """Whether there are rows of delivery ledgers, or were, beside those of an archive."""
+    """Return True if the archive has, or had, rows of delivery ledgers."""
     return Commits(Path(path, LEDGER_FOLDER)).load().version > 0
 
 
 def read_files(
     spark: SparkSession, folder: Path, files: Iterable[DataFile], layout: FileLayout
 ) -> DataFrame:
-    """All rows of some files of an archive."""
+    """Return all rows of some files of an archive."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(layout.schema)
@@ -101,19 +103,19 @@ def read_files(
     paths = [f"{base}/{file.path}" for file in files]
     if not paths:
         return spark.createDataFrame([], schema)
-    # The folders' names are no columns: those are in the rows, and not encoded.
+    # Without a recursive lookup, Spark would take encoded folder names for columns.
     return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
 
 
 def microseconds(time: datetime | None) -> int | None:
-    """A time with its zone as microseconds since 1970."""
+    """Convert a time with its zone to microseconds since 1970; None stays None."""
     return None if time is None else options_module.microseconds(time)
 
 
 def _conditions(
     wanted: FilesWanted, files: Sequence[DataFile], layout: FileLayout
 ) -> Iterator[Column]:
-    """What rows must hold for beside being in one of the files."""
+    """Return the conditions on rows that the choice of files does not ensure."""
     from pyspark.sql import functions as F
 
     time = F.col(layout.day)
@@ -125,7 +127,7 @@ def _conditions(
         yield time >= F.timestamp_micros(F.lit(wanted.since))
     if wanted.until is not None:
         yield time < F.timestamp_micros(F.lit(wanted.until))
-    # Only zones that have a file with rows on both sides are asked row by row.
+    # A condition for every zone would be slow: only zones with a file on both sides need one.
     starts, ends = wanted.start or {}, wanted.end or {}
     cut = {file.zone for file in files if file.first < starts.get(file.zone, file.first)}
     if cut:
@@ -136,7 +138,7 @@ def _conditions(
 
 
 def _is_before(positions: Mapping[str, Position], *, is_otherwise: bool) -> Column:
-    """Whether a row stands before the position of its zone; `is_otherwise` where it has none."""
+    """Return True for rows before their zone's position; `is_otherwise` for other zones."""
     from pyspark.sql import functions as F
 
     values = {
@@ -157,10 +159,10 @@ def write_batch(
     layout: FileLayout = MESSAGES,
 ) -> list[DataFile]:
     """
-    Add the rows of `df` to the archive at `path`, all at once; it is made where there is none.
+    Add the rows of `df` to the archive at `path` in one commit; create the archive if missing.
 
-    `query` and `batch` name the batch: one that is committed already is not written again. Returns
-    the files that were added, so nothing then. Raises `PipelineError`.
+    `query` and `batch` name the batch, and a committed batch is not written again. Return the added
+    files, so none for such a batch. Raises `PipelineError`.
     """
     commits = Commits(path)
     if commits.load().has_batch(query, batch):
@@ -179,7 +181,7 @@ def write_batch(
 
 
 def write_files(df: DataFrame, folder: Path, layout: FileLayout) -> list[DataFile]:
-    """Write rows in Spark's workers; the files are part of nothing until they are committed."""
+    """Write rows in Spark's workers; only a commit makes the files a part of the archive."""
     write = functools.partial(_write_partition, str(folder.resolve()), layout)
     lines = df.select(*layout.schema.names).mapInArrow(write, "file string").collect()
     return [DataFile.from_json(json.loads(line.file)) for line in lines]

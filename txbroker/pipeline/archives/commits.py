@@ -1,14 +1,14 @@
 """
-SHELL: the manifests of one archive on disk.
+SHELL: reads and writes the manifests of one archive.
 
     ARCHIVE/_manifest/<20 digits>.json
 
-A manifest is written beside its place, synced, and linked to its name, which fails if that is
-taken: of two writers one comes second, reads what the first did, and tries again. Whoever reads
-lists the folder and reads from the last whole on; nothing that a reader may need is deleted within
-the grace time.
+A writer writes a manifest beside its place, syncs it, and links it to its name. The link fails if
+the name exists: of two writers the second reads the first one's manifest, and tries again. A reader
+lists the folder, and reads from the last manifest with the whole state on. No file that a reader
+may need is deleted within the grace time.
 
-The archive lies on a file system that all workers see at the same path.
+All workers must see the archive's file system at the same path.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from txbroker.storage.files import make_folder, sync_folder
 
 FOLDER = "_manifest"
 GRACE = 3600.0
-"""Seconds that removed files stay for readers that began before."""
+"""Seconds that removed files stay, for readers that began earlier."""
 ATTEMPT = 86_400.0
-"""Seconds after which a file that no commit names is taken for one of a failed attempt."""
+"""Seconds after which an unnamed file counts as the rest of a failed attempt."""
 
 _NAME = re.compile(r"(\d{20})\.json")
 _READS = 5
@@ -48,7 +48,7 @@ _READS = 5
 
 @attrs.define(slots=True)
 class VacuumResult:
-    """What a vacuum did: files deleted, and files of failed attempts that the next ones delete."""
+    """Result of a vacuum: files deleted, and files condemned for a later vacuum."""
 
     deleted: int = 0
     condemned: int = 0
@@ -56,38 +56,40 @@ class VacuumResult:
 
 class Commits:
     """
-    The versions of the archive in a folder. Any number of processes may have one; none of them is
-    told of the others' commits but by `load`.
+    The versions of the archive in a folder.
+
+    Any number of processes may have an object for the same folder. Only `load` makes one process
+    see the commits of another.
     """
 
     def __init__(self, archive: str | os.PathLike[str], clock: Callable[[], float] = time.time):
-        """`clock` gives seconds since 1970."""
+        """`clock` returns seconds since 1970."""
         self.archive = Path(archive)
         self._folder = self.archive / FOLDER
         self._clock = clock
         self._state = ArchiveState()
 
     def now(self) -> int:
-        """Microseconds since 1970."""
+        """Return microseconds since 1970."""
         return int(self._clock() * 1_000_000)
 
     # for readers
 
     def load(self) -> ArchiveState:
-        """The newest version; version 0 where there is none. Raises `PipelineError`."""
+        """Return the newest version, or version 0 if none exists. Raises `PipelineError`."""
         for _ in range(_READS):
             newest = max(self._versions(), default=0)
             try:
                 return self._read_up_to(newest)
             except FileNotFoundError as error:
                 missing = error.filename
-        # A reader that takes longer than the grace time may find its manifests gone, once.
+        # A reader slower than the grace time may miss a deleted manifest; a retry starts later.
         raise PipelineError(
             f"{missing}: a manifest of the archive is missing; restore it from a copy"
         )
 
     def load_existing(self, kind: str) -> ArchiveState:
-        """The same of an archive that must be there and hold rows of this kind."""
+        """Load an archive that must exist and hold rows of this kind; raises `PipelineError`."""
         state = self.load()
         if not state.version:
             raise PipelineError(f"{self.archive}: nothing was written there yet; check the path")
@@ -98,21 +100,21 @@ class Commits:
 
     def commit(self, change: ArchiveChange, kind: str) -> ChangeVerdict:
         """
-        Make the next version by this change, whoever else commits meanwhile.
+        Commit a change as the next version, despite concurrent commits.
 
         The first commit makes an archive of `kind`. `ChangeVerdict.LOST` and `ChangeVerdict.DONE`
-        mean that nothing was done. Raises `PipelineError`.
+        mean that nothing changed. Raises `PipelineError`.
         """
         while True:
             state = self.load()
             self._check_kind(state, kind)
-            # Its files count as removed from now on, however long ago it was thought of: readers
-            # that begin meanwhile have them, too.
+            # An older removal time would end the grace time early: readers that begin until this
+            # commit still use the removed files.
             change = attrs.evolve(change, time=self.now())
             verdict = state.judge(change)
             if verdict is not ChangeVerdict.FITS:
                 return verdict
-            # Files whose condemnation is forgotten by now are gone.
+            # A forgotten condemnation means deleted files: a commit must not name these.
             if not all((self.archive / file.path).exists() for file in change.added):
                 return ChangeVerdict.LOST
             if "kind" not in state.settings or change.settings is not None:
@@ -124,14 +126,16 @@ class Commits:
                 return ChangeVerdict.FITS
 
     def change(self, **fields: Any) -> ArchiveChange:
-        """A change of now."""
+        """Make a change with the present time."""
         return ArchiveChange(time=self.now(), **fields)
 
     def vacuum(self, kind: str, grace: float = GRACE, attempt: float = ATTEMPT) -> VacuumResult:
         """
-        Delete what nobody needs any more: files removed more than `grace` seconds ago, manifests
-        behind a whole that old. Files that no commit names and nobody wrote to for `attempt`
-        seconds are condemned, for a later vacuum.
+        Delete files that no reader needs.
+
+        These are files removed more than `grace` seconds ago, and manifests before a whole one of
+        that age. Unnamed files that no process has written to for `attempt` seconds are condemned,
+        for a later vacuum.
         """
         swept = VacuumResult()
         state = self.load()
@@ -177,7 +181,7 @@ class Commits:
 
     def _read_up_to(self, newest: int) -> ArchiveState:
         if self._state.version > newest:
-            self._state = ArchiveState()  # another archive was put there
+            self._state = ArchiveState()  # Another archive has replaced the folder's content.
         if self._state.version < base_of(newest):
             self._state = self._read(base_of(newest))[1] or ArchiveState()
         for version in range(self._state.version + 1, newest + 1):
@@ -200,7 +204,7 @@ class Commits:
             raise PipelineError(f"{path}: {error}{remedy}") from None
 
     def _link(self, version: int, data: bytes) -> bool:
-        """Give the manifest its name; False if that version is there."""
+        """Link the manifest to its name; return False if the version exists."""
         path = self._path(version)
         beside = path.with_name(f"{uuid.uuid4().hex}.tmp")
         try:
@@ -224,7 +228,7 @@ class Commits:
             _unlink(beside)
 
     def _data_files(self) -> Iterator[tuple[str, float]]:
-        """Paths of all Parquet files in the archive, and when they were last written to."""
+        """Return the paths and the last write times of all Parquet files in the archive."""
         for folder, folders, names in os.walk(self.archive):
             folders[:] = [name for name in folders if not name.startswith("_")]
             for name in names:
@@ -248,7 +252,7 @@ class Commits:
                 if left.stat().st_mtime < old:
                     _unlink(left)
             except FileNotFoundError:
-                pass  # its writer is done
+                pass  # Its writer has finished.
 
 
 def _unlink(path: Path) -> bool:

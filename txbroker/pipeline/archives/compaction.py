@@ -1,10 +1,9 @@
 """
-Small files of a zone and day into larger ones, without disturbing readers: the larger file is
-written first, and one commit names it in place of the small ones.
+Merges small files of a zone and day into larger ones, without disturbing readers.
 
-Files are merged with others of about their size (`TIER` of them at a time), so a row is written
-anew a few times at most, however small the batches are. A day that is over ends up with as few
-files as `TARGET` allows.
+The larger file is written first; then one commit names it in place of the small files. `TIER` files
+of about equal size are merged at a time. So a row is rewritten a few times at most, however small
+the batches are. A past day ends up with as few files as `TARGET` allows.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 
 TIER = 8
 SMALLEST = 64 * 1024
-"""Files up to this size are all of the first tier."""
+"""Files up to this size, in bytes, are of the first tier."""
 TARGET = 128 * 1024 * 1024
-"""A file of this size is left as it is."""
+"""Files of this size in bytes are not merged."""
 
 _ROWS = 65_536
 
 
 def plan_merges(files: Iterable[DataFile], before: str = "") -> list[list[DataFile]]:
     """
-    Which files to merge, group by group; pure.
+    Return the groups of files to merge; pure.
 
-    Those of a zone, a day and a tier where there are `TIER` of them; of a day earlier than `before`
-    (`YYYY-MM-DD`) all that are small, from two on.
+    A group has `TIER` files of one zone, day and tier. Of a day before `before` (`YYYY-MM-DD`), all
+    small files are merged, from two on.
     """
     groups: dict[tuple[str, str, int], list[DataFile]] = defaultdict(list)
     for file in files:
@@ -57,8 +56,7 @@ def plan_merges(files: Iterable[DataFile], before: str = "") -> list[list[DataFi
 
 def compact(spark: SparkSession, commits: Commits, layout: FileLayout, before: str = "") -> int:
     """
-    Merge what `plan_merges` names, each group in a commit of its own; returns how many files fewer
-    there are.
+    Merge the groups of `plan_merges`, each in one commit; return the decrease in files.
     """
     groups = plan_merges(commits.load().files.values(), before)
     if not groups:
@@ -75,7 +73,7 @@ def compact(spark: SparkSession, commits: Commits, layout: FileLayout, before: s
 
 
 def merge_files(archive: str, layout: FileLayout, files: Sequence[DataFile]) -> list[DataFile]:
-    """New files with the rows of `files`, in order; it runs in Spark's workers."""
+    """Write new files with the rows of `files`, in order; runs in Spark's workers."""
     writer = RowWriter(archive, layout)
     for rows in merged_rows(Path(archive), layout, files):
         writer.write(rows)
@@ -84,8 +82,9 @@ def merge_files(archive: str, layout: FileLayout, files: Sequence[DataFile]) -> 
 
 def merged_rows(archive: Path, layout: FileLayout, files: Sequence[DataFile]) -> Iterator[pa.Table]:
     """
-    The rows of ordered files, ordered. A file is opened when its turn comes, so that files that
-    follow one another cost no more memory than one.
+    Return the rows of ordered files, in order.
+
+    A file is opened when its turn comes. So consecutive files need no more memory than one file.
     """
     due = sorted(files, key=lambda file: file.first)
     heads: list[_Head] = []
@@ -104,7 +103,7 @@ def merged_rows(archive: Path, layout: FileLayout, files: Sequence[DataFile]) ->
 
 
 class _Head:
-    """A file that is being read: the rows of it that come next."""
+    """A file in the course of reading, with its next rows in memory."""
 
     def __init__(self, path: Path, layout: FileLayout) -> None:
         self.is_over = False
@@ -116,11 +115,11 @@ class _Head:
 
     @property
     def last(self) -> Position:
-        """Of the rows that are in memory."""
+        """Position of the last row in memory."""
         return self._layout.position_at(self._rows, self._rows.num_rows - 1)
 
     def take(self, limit: Position) -> pa.Table:
-        """The rows in memory up to and with this position."""
+        """Remove and return the rows in memory up to and including this position."""
         count = self._layout.rows_up_to(self._rows, limit)
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         self._advance()
@@ -141,7 +140,7 @@ def _tier(size: int) -> int:
 
 
 def _parts(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Neighbours together, as many as make `TARGET`."""
+    """Group neighbours up to a total of `TARGET` bytes."""
     part: list[DataFile] = []
     size = 0
     for file in files:

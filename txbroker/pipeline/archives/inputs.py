@@ -1,5 +1,5 @@
 """
-SHELL: what the jobs that look at history take: rows that a notebook has already, or an archive.
+SHELL: provides the input of jobs that read history: rows of a notebook, or an archive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txbroker.model.errors import PipelineError
 from txbroker.pipeline.archives.archives import has_ledger, read_archive
 
 Rows: TypeAlias = "DataFrame | str | os.PathLike[str]"
-"""Rows, or the path of an archive that has them."""
+"""Rows, or the path of an archive."""
 
 
 def history(
@@ -26,12 +26,11 @@ def history(
     until: datetime | None = None,
 ) -> tuple[DataFrame, DataFrame | None]:
     """
-    Message rows, and rows of the delivery ledger if there are any to be had.
+    Return message rows, and rows of the delivery ledger if any exist.
 
-    Of an archive the ledger beside it is taken, unless `ledger` is given. The other arguments
-    choose among the messages of an archive, as of `read_archive`; of the ledger, whose rows name no
-    topics and come later than messages, `since` alone. Paths need an active Spark session. Raises
-    `PipelineError`.
+    An archive's own ledger is used unless `ledger` is given. The other arguments select messages of
+    an archive, as in `read_archive`. Of the ledger only `since` selects rows: they name no topics,
+    and come later than messages. Paths need an active Spark session. Raises `PipelineError`.
     """
     if ledger is None and not isinstance(messages, DataFrame):
         ledger = messages if has_ledger(messages) else None
@@ -43,7 +42,7 @@ def history(
 
 
 def journals(spark: SparkSession, root: str, topics: str | None = None) -> DataFrame:
-    """What the journals of the nodes about `root` (a gRPC address) have of an MQTT filter now."""
+    """Return the messages of an MQTT filter in the journals of the nodes about `root` (gRPC)."""
     reader = spark.read.format("txbroker").option("root", root)
     if topics is not None:
         reader = reader.option("filter", topics)

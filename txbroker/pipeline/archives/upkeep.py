@@ -1,4 +1,4 @@
-"""What an archive needs beside new rows: merging, retention, deleting what nobody needs."""
+"""Maintains an archive: merges files, expires old rows, deletes files that no reader needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY = 600.0
-"""Seconds between two times of the whole of it, in a job that runs on."""
+"""Seconds between two full maintenance runs of a continuous job."""
 
 
 @attrs.frozen(kw_only=True)
 class KeepRules:
     """
-    How long rows are kept: `age`, in zones that `zones` names as it says there. A zone's entry does
-    not hold for the zones below it.
+    The retention of rows: `age`, or for the zones in `zones` the age given there.
+
+    A zone's entry does not cover the zones below it.
     """
 
     age: timedelta = timedelta(days=365)
@@ -34,7 +35,7 @@ class KeepRules:
 
 @attrs.frozen(kw_only=True)
 class UpkeepResult:
-    """What was done: files fewer by merging, expired by age, and deleted from the disk."""
+    """Result of maintenance: files saved by merging, expired by age, and deleted from the disk."""
 
     merged: int = 0
     expired: int = 0
@@ -42,7 +43,7 @@ class UpkeepResult:
 
 
 class ArchiveUpkeep:
-    """Looks after one archive between the batches of a job."""
+    """Maintains one archive between the batches of a job."""
 
     def __init__(
         self,
@@ -63,13 +64,13 @@ class ArchiveUpkeep:
         self._next = time.monotonic() + EVERY
 
     def after_batch(self) -> UpkeepResult:
-        """What cannot wait, and now and then all."""
+        """Merge small files; every `EVERY` seconds run all maintenance instead."""
         if time.monotonic() >= self._next:
             return self.all()
         return UpkeepResult(merged=compact(self._spark, self._commits, self._layout))
 
     def all(self) -> UpkeepResult:
-        """Everything: days that are over get few files, what is too old goes."""
+        """Merge the files of past days into few, expire old files, and delete unneeded ones."""
         self._next = time.monotonic() + EVERY
         expired = self._expire()
         today = datetime.fromtimestamp(self._commits.now() / 1_000_000, UTC).date().isoformat()

@@ -1,10 +1,9 @@
 """
-SHELL: rows as Arrow batches into the data files of an archive. It runs in Spark's workers.
+SHELL: writes Arrow batches to the data files of an archive, in Spark's workers.
 
-A `RowWriter` takes batches in any order, of any zones (see `FileLayout`) and days, and gives files
-that are each of one zone and one day and ordered. Where rows come in order, as they do from a
-journal, a zone and day become one file; a row that belongs before what is written already begins
-another.
+A `RowWriter` accepts batches in any order, of any zones (see `FileLayout`) and days. Each file has
+ordered rows of one zone and one day. Rows in order, as from a journal, make one file per zone and
+day. A row that belongs before written rows begins another file.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from txbroker.storage.files import make_folder, sync_folder
 
 ROWS_OF_GROUP = 131_072
 BYTES_OF_GROUP = 32 * 1024 * 1024
-"""A row group is written when that much waits for it, in rows or in bytes."""
+"""Waiting rows, or bytes, at which a row group is written."""
 BYTES_WAITING = 128 * 1024 * 1024
-"""What may wait in all groups together."""
+"""Waiting bytes of all row groups together."""
 OPEN_FILES = 32
 COMPRESSION_LEVEL = 3
 
 _DAY = 86_400_000_000
 _DICTIONARY = ("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone")
 _DELTA = ("epoch", "offset", "created", "number", "time")
-_UNSEEN = ("payload",)  # nobody looks for a payload by its order
+_UNSEEN = ("payload",)  # statistics on payloads would be large, and no query uses them
 _MAKE_FOLDER_TRIES = 5
 
 _Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -45,12 +44,12 @@ _Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 @attrs.frozen(kw_only=True, slots=True)
 class FileLayout:
     """
-    What rows are and how they lie in files.
+    The kind of rows, and their layout in files.
 
-    The column `zone` says which rows belong together, by `zone_folder`; what the manifest calls a
-    zone is a value of it. Among these a row's place is that of the columns `epoch` (None: always 0)
-    and `offset`. The day of a row is the UTC date of the column `day`; of a file the manifest keeps
-    the earliest time there and the latest of the column `latest`.
+    The column `zone` groups rows by `zone_folder`; its values are the manifest's zones. A row's
+    place in its group is the columns `epoch` (None: always 0) and `offset`. A row's day is the UTC
+    date of the column `day`. The manifest stores for a file the earliest time in `day` and the
+    latest in `latest`.
     """
 
     kind: str
@@ -62,12 +61,12 @@ class FileLayout:
     latest: str = "created"
 
     def position_at(self, rows: pa.Table, index: int) -> Position:
-        """The place of a row."""
+        """Return the place of a row."""
         epoch = 0 if self.epoch is None else rows.column(self.epoch)[index].as_py()
         return epoch, rows.column(self.offset)[index].as_py()
 
     def in_order(self, rows: pa.Table) -> pa.Table:
-        """The rows ordered by place."""
+        """Return the rows in order of place."""
         epochs, offsets = self._places(rows)
         steps = np.diff(epochs)
         if ((steps > 0) | ((steps == 0) & (np.diff(offsets) >= 0))).all():
@@ -75,7 +74,7 @@ class FileLayout:
         return rows.take(np.lexsort((offsets, epochs)))
 
     def rows_up_to(self, rows: pa.Table, limit: Position) -> int:
-        """How many of some ordered rows stand at this place or before it."""
+        """Return how many of some ordered rows are at or before this place."""
         epochs, offsets = self._places(rows)
         epoch, offset = limit
         return int(((epochs < epoch) | ((epochs == epoch) & (offsets <= offset))).sum())
@@ -98,23 +97,24 @@ LEDGER = FileLayout(
     latest="time",
 )
 """
-Rows of delivery ledgers, those of one ledger together: so the position of a "zone" is the number of
-the row to read next of that ledger.
+Layout of delivery ledgers, with the rows of one ledger as a group.
+
+So the position of a "zone" is the number of the next row to read of that ledger.
 """
 
 
 class RowWriter:
-    """Writes the files of one task; nobody reads them until a commit names them."""
+    """Writes the files of one task; readers see them only after a commit."""
 
     def __init__(self, archive: str, layout: FileLayout) -> None:
         self._archive = Path(archive)
         self._layout = layout
         self._parts: dict[tuple[str, int], _Part] = {}
-        self._open: dict[_Part, None] = {}  # oldest first
+        self._open: dict[_Part, None] = {}  # in order of age, oldest first
         self._done: list[DataFile] = []
 
     def write(self, table: pa.Table) -> None:
-        """Take rows with the columns of the layout."""
+        """Append rows with the columns of the layout."""
         schema = self._layout.schema
         laid_out = table.select(schema.names).cast(schema)
         for zone, day, rows in _split(laid_out, self._layout):
@@ -128,7 +128,7 @@ class RowWriter:
             self._flush(max(self._parts.values(), key=lambda part: part.waiting_bytes))
 
     def finish(self) -> list[DataFile]:
-        """Write what waits, make all of it durable and say which files there are."""
+        """Write waiting rows, make all files durable, and return the files."""
         for part in list(self._parts.values()):
             part.flush(self._done)
             part.close(self._done)
@@ -146,7 +146,7 @@ class RowWriter:
 def write_rows(
     archive: str, layout: FileLayout, batches: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
-    """All of some batches, as `RowWriter` does; raises `PipelineError` where files cannot be."""
+    """Write all rows of some batches; raises `PipelineError` if files cannot be written."""
     writer = RowWriter(archive, layout)
     try:
         for batch in batches:
@@ -184,7 +184,7 @@ class _Part:
         return self._rows >= ROWS_OF_GROUP or self.waiting_bytes >= BYTES_OF_GROUP
 
     def flush(self, done: list[DataFile]) -> None:
-        """Write a row group of what waits."""
+        """Write a row group of the waiting rows."""
         if not self._waiting:
             return
         rows = self._layout.in_order(pa.concat_tables(self._waiting))
@@ -196,7 +196,7 @@ class _Part:
         self._file.write(rows)
 
     def close(self, done: list[DataFile]) -> None:
-        """End the file, if there is one."""
+        """Close the file, if open."""
         if self._file is not None:
             done.append(self._file.close())
             self._file = None
@@ -228,7 +228,7 @@ class _File:
         )
 
     def write(self, rows: pa.Table) -> None:
-        """One row group, behind the others."""
+        """Append one row group."""
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         if self._first is None:
@@ -264,7 +264,7 @@ def _create(path: Path) -> IO[bytes]:
         try:
             return open(path, "xb")
         except FileNotFoundError:
-            pass  # a vacuum found the folder empty just then
+            pass  # A vacuum has just removed the empty folder.
     return open(path, "xb")
 
 
@@ -276,7 +276,7 @@ def _integers(rows: pa.Table, name: str) -> _Integers:
 
 
 def _split(rows: pa.Table, layout: FileLayout) -> Iterator[tuple[str, int, pa.Table]]:
-    """The rows of each zone and day, in their order."""
+    """Split rows by zone and day, each part in order."""
     if not rows.num_rows:
         return
     days = _integers(rows, layout.day) // _DAY

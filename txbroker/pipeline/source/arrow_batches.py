@@ -1,4 +1,4 @@
-"""CORE: stored batches, as the core has put them into columns, to Arrow record batches."""
+"""CORE: converts stored batches, already columns of the core, to Arrow record batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def to_arrow(
     filled: Filled, zone: str, epoch: int, columns: Sequence[str] = tuple(MESSAGE_ARROW.names)
 ) -> pa.RecordBatch:
     """
-    Records of one part as rows of `rows.MESSAGE_ARROW`, or some columns of it, in this order.
+    Convert records of one part to rows of `row_schema.MESSAGE_ARROW`, or to some columns of it.
 
-    Nothing is copied but the names of publishers, zone and epoch.
+    The result has `columns` in this order. Only the names of publishers, zone and epoch are copied.
     """
     fields = [MESSAGE_ARROW.field(name) for name in columns]
     made = {
@@ -32,7 +32,7 @@ def to_arrow(
         "created": lambda: _flat(filled, MESSAGE_ARROW.field("created").type, filled.created),
     }
     arrays = [made[field.name]() for field in fields]
-    if not fields:  # rows that nobody wants to see, but count
+    if not fields:  # A count of rows needs no column, but Arrow needs the number of rows.
         return pa.RecordBatch.from_struct_array(
             pa.StructArray.from_buffers(pa.struct([]), filled.rows, [None])
         )

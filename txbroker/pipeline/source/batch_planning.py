@@ -1,4 +1,4 @@
-"""SHELL: what a batch query reads: everything between two bounds, of every zone."""
+"""SHELL: plans what a batch query reads: all records between two bounds, of every zone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from txbroker.pipeline.source.span_reader import on_gap, told
 
 def plan_batch(options: SourceOptions, wanted: ReadFilter) -> list[ReadSpan]:
     """
-    What a batch query reads, in pieces; raises `PipelineError`, also where a node that may keep
-    some of it cannot be reached: to read less than there is would be a loss that nobody sees.
+    Return the spans that a batch query reads.
+
+    Raises `PipelineError`, also if a node that may keep some of the records cannot be reached.
+    Otherwise the query would lose records that no user notices.
     """
     with NodeWalk(options.root, wanted.filter) as nodes:
         found = nodes.look(fresh=True)
@@ -37,8 +39,9 @@ def plan_batch(options: SourceOptions, wanted: ReadFilter) -> list[ReadSpan]:
 
 def place(nodes: NodeWalk, log: ZoneHistory, bound: OffsetBound) -> ZonePosition | None:
     """
-    Where a bound lies in a zone; None where it is not known. `positions` that do not name the zone
-    say nothing.
+    Return the position of a bound in a zone, or None if unknown.
+
+    A bound by `positions` has none for a zone that it does not name.
     """
     if bound.is_earliest:
         return log.tail
@@ -53,7 +56,7 @@ def place(nodes: NodeWalk, log: ZoneHistory, bound: OffsetBound) -> ZonePosition
 
 
 def refuse_missing(missing: Iterable[ZoneCut], zones: frozenset[str] | None) -> None:
-    """Raise `PipelineError` if one of these may keep something of the zones (None: of all)."""
+    """Raise `PipelineError` if a missing node may keep records of `zones` (None: of any)."""
     for cut in missing:
         if zones is None or any(is_within(zone, cut.apex) for zone in zones):
             raise PipelineError(
@@ -63,7 +66,7 @@ def refuse_missing(missing: Iterable[ZoneCut], zones: frozenset[str] | None) -> 
 
 
 def check_zones(options: SourceOptions, known: Iterable[str]) -> None:
-    """Raise `PipelineError` where positions name a zone that nobody keeps."""
+    """Raise `PipelineError` if positions name a zone that no node keeps."""
     bounds = (("startingOffsets", options.start), ("endingOffsets", options.end))
     for name, bound in bounds:
         for zone in (bound and bound.positions) or ():

@@ -1,7 +1,7 @@
 """
-SHELL: a gRPC channel to a node for what is no node itself: synchronous, with messages in pieces.
+SHELL: a synchronous gRPC channel to a node for programs that are no node, with messages in pieces.
 
-Not imported with the data source: workers and planners import it when they run.
+The data source does not import this module; workers and planners import it when they run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TAKES = ((ANNOUNCEMENT, "takes"),)
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """For stubs; to be closed, or used in a `with`. Requests are small."""
+    """Open a channel for stubs, to be closed or used in a `with`. Requests must be small."""
     return cast("grpc.Channel", _Channel(address))
 
 
 class _Channel:
-    """As far as stubs use a channel."""
+    """The part of a gRPC channel that stubs use."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
@@ -53,7 +53,7 @@ class _Channel:
         return call
 
     def stream_stream(self, path: str, **codes: Any) -> None:
-        """Between nodes only."""
+        """Do nothing: only nodes call such methods."""
 
 
 class _Unary:
@@ -66,12 +66,12 @@ class _Unary:
         return self.future(request, timeout).result()
 
     def future(self, request: Any, timeout: float | None = None) -> _Future:
-        """The call is under way when this returns."""
+        """Start the call and return its future."""
         return _Future(self._call(request, timeout))
 
 
 class _Future:
-    """The reply that comes."""
+    """The reply of a running call."""
 
     def __init__(self, replies: Iterator[Any]) -> None:
         self._replies = replies
@@ -97,7 +97,7 @@ def _replies(call: Any, decode: Code) -> Iterator[Any]:
 
 
 class _TooLargeError(grpc.RpcError):
-    """What came is not taken."""
+    """The reply is too large, or not a single message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,9 +1,9 @@
 """
-SHELL: the line that matters behind what PySpark raises.
+SHELL: adds the line that matters to the exceptions of PySpark.
 
-An error of a data source comes back to a program as a PySpark exception of fifty lines, ours
-somewhere among them, and Spark has no place where a source could say more. A note of the exception
-is what Python prints last of it, so that is where the line is told again.
+A data source's error reaches the program as a PySpark exception of fifty lines, with txbroker's
+line somewhere among them. Spark gives a source no place for a message. Python prints an exception's
+notes last, so a note repeats the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txbroker.pipeline.source.source_options import FORMAT
 
 
 def tell_lines() -> None:
-    """Have each exception that PySpark makes of Java's carry its line as a note."""
+    """Make each exception that PySpark converts from Java carry its line as a note."""
     make = CapturedException.__init__
     if hasattr(make, "__wrapped__"):
         return
@@ -28,7 +28,7 @@ def tell_lines() -> None:
         make(self, *given, **named)
         text = str(self._desc)
         line = known_line(text)
-        # Other sources' errors are not for us to explain.
+        # Without the check for FORMAT, other sources' errors would get a note of txbroker.
         if line is not None and FORMAT in text:
             self.add_note(f"txbroker: {line}")
 

@@ -1,8 +1,8 @@
 """
-CORE: one line for what Spark says in many.
+CORE: reduces the errors of Spark to one line.
 
-Spark wraps an error of ours in the traces of its processes, and its own ones, too; what a user
-can meet of these is said here with its remedy.
+Spark wraps txbroker's errors, and its own, in the stack traces of several processes. This module
+finds txbroker's line in them, and adds a remedy to Spark's own errors that users meet.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _CAUSE = re.compile(r"^Caused by: (.+)", re.MULTILINE)
 
 
 def our_line(text: str) -> str | None:
-    """The last error of ours in a text of Spark; None where none is."""
+    """Return the last error of txbroker in a text of Spark, or None."""
     ours = _OURS.findall(text)
     return str(ours[-1]).strip() if ours else None
 
 
 def known_line(text: str) -> str | None:
-    """The same, else what there is to say of an error of Spark's own that we know; else None."""
+    """Return txbroker's error, or the line for a known error of Spark; None for other texts."""
     ours = our_line(text)
     if ours is not None:
         return ours
@@ -86,7 +86,7 @@ def known_line(text: str) -> str | None:
 
 
 def line_of(text: str) -> str:
-    """The same, else the first line that says something; "" where none does."""
+    """Return the known line, or the first meaningful line of the text, or ""."""
     known = known_line(text)
     if known is not None:
         return known
@@ -99,18 +99,18 @@ def line_of(text: str) -> str:
 
 
 def is_slow_start(error: BaseException | None) -> bool:
-    """Whether a query ended before its first batch, as its Python took more than Spark grants."""
+    """True if a query ended before its first batch because Spark's Python started too slowly."""
     return type(error).__name__ == "StreamingQueryException" and SLOW_START in str(error)
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether PySpark, or its bridge to Java, has raised it; neither is imported for that."""
+    """True if PySpark, or its bridge to Java, raised the error; imports neither."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 @contextmanager
 def told_at(where: object) -> Iterator[None]:
-    """What Spark raises inside is raised as `PipelineError`, whose line says where."""
+    """Convert Spark's errors in this context to `PipelineError`, whose line names `where`."""
     try:
         yield
     except Exception as error:

@@ -1,9 +1,9 @@
 """
-SHELL: what a streaming query reads next; in the process that plans it.
+SHELL: plans what a streaming query reads next, in the process that plans the query.
 
-A node that is away holds the positions of what it keeps, and of nothing else. A zone that appears
-is taken in at its oldest record. All that a query must remember is in its positions: after a
-restart the same start and end give the same records.
+A node that is away stops the positions of the zones that it keeps, and of no other zone. The query
+reads a new zone from its oldest record. The query's whole state is its positions: after a restart
+the same start and end give the same records.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from txbroker.pipeline.source.source_options import OffsetBound, SourceOptions
 from txbroker.pipeline.source.span_reader import PATIENCE, PAUSE, on_gap, told
 
 POLL = 0.1
-"""Seconds between two looks, at least: Spark asks without a pause when there is nothing."""
+"""Minimum seconds between two polls: an idle Spark asks without a pause."""
 
 LOST_AFTER = 10.0
-"""Seconds for which nobody keeps a part until it counts as lost: it may be on its way."""
+"""Seconds until a part that no node keeps counts as lost: it may be moving between nodes."""
 
 
 class StreamPlanner:
@@ -57,15 +57,15 @@ class StreamPlanner:
         self._told = ""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the connections to nodes."""
         self._nodes.close()
 
     def begin(self) -> dict[str, Any]:
         """
-        Where a new query starts; raises `PipelineError`.
+        Return the start positions of a new query; raises `PipelineError`.
 
-        `latest` and a time mean a place that only the node knows: one that is away is an error
-        then. Of what else is not known yet the query reads all.
+        For `latest` and for a time, only the node knows the position, so a node that is away is an
+        error. The query reads zones that are unknown now from their beginning.
         """
         bound = self._options.start or OffsetBound(is_latest=True)
         found = self._nodes.look(fresh=True)
@@ -82,19 +82,20 @@ class StreamPlanner:
         return positions_to(result)
 
     def stop_here(self) -> None:
-        """Read nothing that is added from now on; raises `PipelineError`."""
+        """Make the present heads the end of the query; raises `PipelineError`."""
         self._found = self._nodes.look(fresh=True)
         self._target = self._heads()
         self._tell(self._found)
 
     def heads(self) -> dict[str, Any] | None:
-        """Behind the newest record of each zone, as of the last look."""
+        """Return the position behind the newest record of each zone at the last poll."""
         return positions_to(self._heads()) or None
 
     def latest(self, start: Mapping[str, Any], most: int | None) -> dict[str, Any]:
         """
-        The positions at which a batch from `start` ends, over `most` records at the most; raises
-        `PipelineError` where records were lost.
+        Return the positions at which a batch from `start` ends, with at most `most` records.
+
+        Raises `PipelineError` if records were lost.
         """
         positions = _saved(start)
         if not self._look():
@@ -118,15 +119,15 @@ class StreamPlanner:
             result[zone] = step.position
         for zone, log in logs.items():
             if zone not in positions and log.tail is not None and self._is_due(zone):
-                # Without a record of it: a batch begins where the checkpoint says, not elsewhere.
+                # Without this step, a batch would begin elsewhere than the checkpoint says.
                 result[zone] = log.tail
         return positions_to(result)
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadSpan]:
         """
-        What lies between two positions, in pieces; raises `PipelineError`.
+        Return the spans between two positions; raises `PipelineError`.
 
-        Nodes that keep some of it are waited for: after a restart the same batch must be read.
+        The call waits for nodes that keep some records: after a restart the batch must be the same.
         """
         starts = _saved(start)
         ends = _saved(end)
@@ -142,7 +143,7 @@ class StreamPlanner:
     # internal
 
     def _look(self) -> bool:
-        """Look at the nodes, not too often; False when none answers."""
+        """Poll the nodes, at most once per `POLL`; return False if no node answers."""
         wait = self._looked + POLL - time.monotonic()
         if wait > 0:
             time.sleep(wait)
@@ -161,7 +162,7 @@ class StreamPlanner:
         self._say(f"waiting for the nodes of zones {', '.join(names)}" if names else "")
 
     def _say(self, line: str) -> None:
-        """Tell it once, until something else is to be told."""
+        """Print a line once, until another line is due."""
         if line and line != self._told:
             told(line)
         self._told = line
@@ -177,7 +178,7 @@ class StreamPlanner:
         return not any(is_within(zone, cut.apex) for cut in self._found.missing)
 
     def _step(self, log: ZoneHistory, at: ZonePosition, most: int | None) -> BatchEnd:
-        """How far a zone goes, within what the query may read."""
+        """Return the end of a zone's part of the batch, within the limits of the query."""
         step = advance(log, at, most)
         if step.gap is None:
             self._lost.pop(log.zone, None)
@@ -193,7 +194,7 @@ class StreamPlanner:
         return step
 
     def _is_lost(self, gap: HistoryGap) -> bool:
-        """Whether that is beyond doubt; a part that nobody keeps may be on its way."""
+        """True if records are certainly lost; a part that no node keeps may be moving."""
         if gap.end is not None:
             return True
         since = self._lost.setdefault(gap.zone, time.monotonic())
@@ -202,7 +203,7 @@ class StreamPlanner:
     def _known_logs(
         self, due: Mapping[str, tuple[ZonePosition, ZonePosition]]
     ) -> Iterator[ZoneHistory]:
-        """The logs of these zones, once what lies between their positions is known."""
+        """Return the zones' histories once all records between their positions are known."""
         since = time.monotonic()
         while True:
             logs = self._found.logs()
@@ -219,7 +220,7 @@ class StreamPlanner:
             yield logs.get(zone) or ZoneHistory(zone=zone)
 
     def _give_up(self, zones: list[str]) -> None:
-        """Nothing changed for long; raises `PipelineError` unless it is plain that it is lost."""
+        """Raise `PipelineError` after a long wait unless the records are certainly lost."""
         for zone in zones:
             if not self._is_whole(zone):
                 raise PipelineError(
@@ -229,7 +230,7 @@ class StreamPlanner:
 
 
 def _saved(value: Mapping[str, Any]) -> Positions:
-    """Positions of the query's checkpoint; raises `PipelineError`."""
+    """Parse positions of the query's checkpoint; raises `PipelineError`."""
     try:
         return positions_from(value, "the query's checkpoint")
     except PipelineError as error:

@@ -1,8 +1,8 @@
 """
-Values of this process by their keys, in a query.
+Passes values of this process into a query, by key.
 
-They are one literal, however many there are. A condition for each (of a zone, a file, a node) would
-make the plan deeper by each, until Spark needs minutes for it or dies of a StackOverflowError.
+All values are one literal. A condition for each key (a zone, a file, a node) would deepen the plan.
+Spark would then need minutes for it, or die of a StackOverflowError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def looked_up(values: Mapping[str, Any], kind: str, key: Column) -> Column:
-    """The value at `key`, of Spark's type `kind`; null where there is none."""
+    """Return the value at `key`, of Spark's type `kind`; null for an unknown key."""
     from pyspark.sql import functions as F
 
     pairs = F.from_json(F.lit(json.dumps(values)), f"map<string,{kind}>")

@@ -1,12 +1,12 @@
 """
 CORE: positions: how far a reader has come in each zone.
 
-A zone's position is (epoch, offset), the next record to read, compared as a pair; offsets start at
-1. When a part is closed and was read to its end, the position is (epoch + 1, 1), whether or not
-there is such an epoch: the zone goes on with its next part at or above it. So a part that was read
-is not needed any more to say where a reader is.
+A zone's position is (epoch, offset) of the next record to read, compared as a pair; offsets start
+at 1. Behind a closed part that was read to its end, the position is (epoch + 1, 1), even if no part
+has that epoch: the zone continues with its next part at or above it. So the position does not
+depend on parts that were read.
 
-As JSON: `{"home/kitchen": {"epoch": 3, "offset": 1200}}`; the root zone's key is "".
+In JSON: `{"home/kitchen": {"epoch": 3, "offset": 1200}}`; the root zone's key is "".
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ZonePosition(NamedTuple):
 
 
 Positions = dict[str, ZonePosition]
-"""By apex."""
+"""Positions by apex."""
 
 
 def parse_positions(text: str, what: str) -> Positions:
-    """The positions in a JSON text; raises `PipelineError`, which begins with `what`."""
+    """Parse positions in a JSON text; raises `PipelineError`, which begins with `what`."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -46,14 +46,14 @@ def parse_positions(text: str, what: str) -> Positions:
 
 
 def positions_from(value: Any, what: str) -> Positions:
-    """The same from a JSON value; raises `PipelineError`."""
+    """Convert a JSON value to positions; raises `PipelineError`, which begins with `what`."""
     if not isinstance(value, Mapping):
         raise PipelineError(f'{what}: positions are {{"ZONE": {{"epoch": E, "offset": N}}}}')
     return {str(zone): _position(zone, place, what) for zone, place in value.items()}
 
 
 def positions_to(positions: Mapping[str, ZonePosition]) -> dict[str, dict[str, int]]:
-    """Positions as a JSON value, in the order of the zones."""
+    """Convert positions to a JSON value, in the order of the zones."""
     return {
         zone: {"epoch": place.epoch, "offset": place.offset}
         for zone, place in sorted(positions.items())

@@ -1,8 +1,8 @@
 """
-What Spark wants of the rows, in the terms of journals: zones, epochs, offsets, times, a filter.
+Converts Spark's filters to limits on journals: zones, epochs, offsets, times, a topic filter.
 
-Only what is handled exactly is taken off Spark's hands. What merely narrows the reading is left to
-it as well.
+Spark need not apply a filter that the limits express exactly. Spark still applies a filter that
+merely narrows the reading.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ReadInterval:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it ends."""
+        """True if the interval has an end."""
         return self.high < _MOST
 
     def narrowed(self, wanted: Filter, number: object) -> ReadInterval | None:
-        """Those that a comparison with a number allows, too; None where it is no comparison."""
+        """Return the numbers that a comparison also allows; None if `wanted` is no comparison."""
         if not isinstance(wanted, COMPARISONS) or not isinstance(number, int):
             return None
         low, high = self.low, self.high
@@ -66,8 +66,10 @@ class ReadInterval:
 @attrs.frozen(kw_only=True)
 class ReadFilter:
     """
-    Which records are read: those in `zones` (None: all) whose epoch, offset and time (UTC,
-    microseconds) are in these intervals and whose topic matches `filter` ("": any).
+    The records to read.
+
+    A record is read if its zone is in `zones` (None: any), its topic matches `filter` ("": any),
+    and its epoch, offset and time (UTC, microseconds) are in the intervals.
     """
 
     filter: str = ""
@@ -78,7 +80,7 @@ class ReadFilter:
     is_nothing: bool = False
 
     def clip(self, span: ReadSpan) -> ReadSpan | None:
-        """What of the span is wanted; None for nothing."""
+        """Return the wanted part of a span, or None."""
         if self.is_nothing or (self.zones is not None and span.zone not in self.zones):
             return None
         if not self.epochs.low <= span.epoch < self.epochs.high:
@@ -89,7 +91,7 @@ class ReadFilter:
 
 
 def push(wanted: ReadFilter, filters: Iterable[Filter]) -> tuple[ReadFilter, list[Filter]]:
-    """What is wanted with these filters, too, and those of them that Spark has to apply itself."""
+    """Add Spark's filters; return the result and the filters that Spark must apply itself."""
     left = []
     for one in filters:
         narrowed, is_exact = _narrow(wanted, one)
@@ -100,7 +102,7 @@ def push(wanted: ReadFilter, filters: Iterable[Filter]) -> tuple[ReadFilter, lis
 
 
 def _narrow(wanted: ReadFilter, one: Filter) -> tuple[ReadFilter, bool]:
-    """What is wanted with one more filter, and whether that says all of it."""
+    """Add one filter; return the result, and True if the result expresses the filter exactly."""
     path: tuple[str, ...] = getattr(one, "attribute", ())
     value = getattr(one, "value", None)
     column = path[0] if len(path) == 1 else ""
@@ -148,7 +150,7 @@ def _by_topic(wanted: ReadFilter, one: Filter) -> ReadFilter | None:
 
 
 def _by_prefix(wanted: ReadFilter, prefix: str) -> ReadFilter:
-    """Fewer topics, if not only those: filters stand for whole levels."""
+    """Narrow the topics by a prefix, inexactly: filters express whole levels."""
     levels = prefix.rpartition("/")[0]
     if wanted.filter or not levels or "+" in levels or "#" in levels or "\0" in levels:
         return wanted
@@ -159,7 +161,7 @@ def _by_time(wanted: ReadFilter, one: Filter) -> ReadFilter | None:
     moment = getattr(one, "value", None)
     if not isinstance(moment, datetime):
         return None
-    # Spark hands times over without a zone in the local time of its Python processes.
+    # Spark passes a time without a zone, in the local time of its Python processes.
     interval = wanted.times.narrowed(one, microseconds(moment.astimezone()))
     if interval is None:
         return None

@@ -1,17 +1,18 @@
 """
-CORE: from the parts that nodes keep and the position of a reader to what can be read next.
+CORE: decides what a reader at a position can read next, from the parts that nodes keep.
 
-The parts of a zone follow one another by epoch. Three questions are answered here: where may a
-batch that begins at a position end (`advance`); which offsets of which parts lie between two
-positions (`spans`); how are these cut into pieces that are read side by side (`split`).
+The parts of a zone follow one another by epoch. The module answers three questions:
 
-What lies between two positions must be the same whenever it is asked, because Spark asks again
-after a crash. So a batch leaves a part only when that is closed and read to its end, and ends in
-the next one at the latest: all that it takes to see that something is missing are the parts of its
-two ends.
+- `advance`: where may a batch that begins at a position end?
+- `spans`: which offsets of which parts lie between two positions?
+- `split`: how are these spans cut into pieces for parallel reading?
 
-Nothing is skipped silently: what retention took is a `HistoryGap`, and whether that is an error
-decides the caller.
+The spans between two positions must never change, because Spark asks again after a crash. So a
+batch leaves a part only when the part is closed and read to its end, and ends in the next part at
+the latest. The parts of a batch's two ends then suffice to detect missing records.
+
+No record is skipped silently: records that retention deleted are a `HistoryGap`. The caller decides
+whether a gap is an error.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from txbroker.model.topics import is_within
 from txbroker.pipeline.source.positions import FIRST, ZonePosition
 
 MOST_OFFSETS = 1_000_000
-"""Of one piece: what a worker has to read again if it fails, and a few seconds of work."""
+"""Offsets of one piece at most: a few seconds of work, which a failed worker repeats."""
 
 
 @attrs.frozen(kw_only=True)
 class JournalRange:
     """
-    What a node keeps of one zone at one epoch: the offsets `first` to `end`, `end` exclusive.
+    The offsets `first` to `end` (exclusive) that a node keeps of one zone at one epoch.
 
-    `is_closed`: nothing will be added. `is_cut_off`: the zone was reclaimed from this node, and the
-    part is no part of the zone until an operator has it replayed. `node` is the node's name,
-    `address` that of its gRPC.
+    `is_closed`: True if the part will get no more records. `is_cut_off`: True if the zone was
+    reclaimed from this node. Such a part does not belong to the zone until an operator replays it.
+    `node` is the node's name, `address` its gRPC address.
     """
 
     zone: str
@@ -49,11 +50,11 @@ class JournalRange:
 
     @property
     def key(self) -> JournalId:
-        """Which part it is."""
+        """Zone and epoch of the part."""
         return JournalId(self.zone, self.epoch)
 
     def span(self, start: int, end: int) -> ReadSpan:
-        """Some of it."""
+        """Return the span of some offsets of the part."""
         return ReadSpan(
             zone=self.zone,
             epoch=self.epoch,
@@ -66,7 +67,7 @@ class JournalRange:
 
 @attrs.frozen(kw_only=True)
 class HistoryGap:
-    """Offsets `start` to `end` (exclusive; None: not known) of a part that nobody keeps."""
+    """Offsets `start` to `end` (exclusive; None: unknown) of a part that no node keeps."""
 
     zone: str
     epoch: int
@@ -84,7 +85,7 @@ class HistoryGap:
 
 @attrs.frozen(kw_only=True)
 class ReadSpan:
-    """Offsets `start` to `end` (exclusive) of one part, and who keeps it."""
+    """Offsets `start` to `end` (exclusive) of one part, and the node that keeps them."""
 
     zone: str
     epoch: int
@@ -95,18 +96,18 @@ class ReadSpan:
 
     @property
     def count(self) -> int:
-        """How many offsets; so many records at the most."""
+        """Number of offsets, and maximum number of records."""
         return self.end - self.start
 
 
 @attrs.frozen(kw_only=True)
 class ZoneHistory:
     """
-    The parts of one zone that are known, by epoch.
+    The known parts of one zone, by epoch.
 
-    `is_whole`: every node that may keep others was asked. `cut_off` are the epochs that went with a
-    node from which the zone was reclaimed, kept by somebody or not: a batch that began there before
-    can be read again, a new one leaves them out.
+    `is_whole`: True if every node that may keep other parts has answered. `cut_off` has the epochs
+    of nodes from which the zone was reclaimed, kept by a node or not. A batch that began in such an
+    epoch can be read again; a new batch leaves it out.
     """
 
     zone: str
@@ -115,11 +116,11 @@ class ZoneHistory:
     cut_off: frozenset[int] = frozenset()
 
     def get(self, epoch: int) -> JournalRange | None:
-        """The part of this epoch."""
+        """Return the part of this epoch, or None."""
         return next((part for part in self.parts if part.epoch == epoch), None)
 
     def after(self, epoch: int) -> JournalRange | None:
-        """The next part of the zone above this epoch."""
+        """Return the next part of the zone above this epoch, or None."""
         return next((part for part in self.counted if part.epoch > epoch), None)
 
     @property
@@ -129,7 +130,7 @@ class ZoneHistory:
 
     @property
     def tail(self) -> ZonePosition | None:
-        """Where the oldest record lies; None: nothing is kept, or something may lie before it."""
+        """Position of the oldest record; None if no part is kept, or an older one may exist."""
         counted = self.counted
         if not counted or not self.is_whole:
             return None
@@ -137,7 +138,7 @@ class ZoneHistory:
 
     @property
     def head(self) -> ZonePosition | None:
-        """Behind the newest record; None without any part."""
+        """Position behind the newest record; None without any part."""
         counted = self.counted
         if not counted:
             return None
@@ -151,7 +152,7 @@ class ZoneHistory:
 
 @attrs.frozen(kw_only=True)
 class BatchEnd:
-    """A batch may end at `position`; it holds `count` records at most. `gap` is what is missing."""
+    """The `position` where a batch may end, its maximum `count` of records, and a `gap` if any."""
 
     position: ZonePosition
     count: int = 0
@@ -162,11 +163,11 @@ def logs_of(
     parts: Iterable[JournalRange], missing: Collection[str], cut_off: Collection[JournalId] = ()
 ) -> dict[str, ZoneHistory]:
     """
-    The logs by zone.
+    Group the parts by zone.
 
-    `missing` are the zones of nodes that did not answer; these may keep parts of their own zone and
-    of any below it. `cut_off` are parts known to be cut off. Where several nodes keep a part, it is
-    the one that has most of it.
+    `missing` has the zones of nodes that did not answer: they may keep parts of their own zone and
+    of any zone below. `cut_off` has parts known to be cut off. If several nodes keep a part, the
+    most complete one is used.
     """
     found: dict[JournalId, JournalRange] = {}
     for part in parts:
@@ -187,7 +188,7 @@ def logs_of(
 
 def advance(log: ZoneHistory, at: ZonePosition, most: int | None = None) -> BatchEnd:
     """
-    How far a batch from `at` may go, over at most `most` records; `at`: nothing is to be had.
+    Return the end of a batch from `at` with at most `most` records; `at` if nothing is readable.
     """
     part = log.get(at.epoch)
     if part is None or at.epoch in log.cut_off:
@@ -201,14 +202,14 @@ def advance(log: ZoneHistory, at: ZonePosition, most: int | None = None) -> Batc
         gap = HistoryGap(zone=log.zone, epoch=part.epoch, start=at.offset, end=start)
     end = part.end if most is None else min(part.end, start + most)
     if end <= start:
-        # Nothing to read: what is missing, if something is, counts when there is.
+        # A gap counts only once records follow it: before that, there is no batch to report it.
         return BatchEnd(position=at, gap=gap if part.end > start else None)
     position = past if end == part.end and part.is_closed else ZonePosition(part.epoch, end)
     return BatchEnd(position=position, count=end - start, gap=gap)
 
 
 def _leave(log: ZoneHistory, at: ZonePosition, most: int | None) -> BatchEnd:
-    """The same where nobody is known to keep the part of `at`, or it is cut off."""
+    """Return the end of a batch at a part that no known node keeps, or that is cut off."""
     following = log.after(at.epoch)
     if at.offset > FIRST and at.epoch not in log.cut_off:
         gap = HistoryGap(zone=log.zone, epoch=at.epoch, start=at.offset, end=None)
@@ -226,10 +227,10 @@ def spans(
     log: ZoneHistory, start: ZonePosition, end: ZonePosition
 ) -> tuple[list[ReadSpan], list[HistoryGap]]:
     """
-    What lies between two positions, in order, and what of it nobody keeps.
+    Return the spans between two positions, in order, and the gaps that no node keeps.
 
-    A part whose end is not known yet, since it is not closed, is read to the end that is known;
-    the caller takes care that `end` lies in it then, or before.
+    A part that is not closed is read to its known end. The caller must ensure that `end` does not
+    lie beyond that.
     """
     found: list[ReadSpan] = []
     gaps: list[HistoryGap] = []
@@ -253,7 +254,7 @@ def _add(
     found: list[ReadSpan],
     gaps: list[HistoryGap],
 ) -> None:
-    """The offsets `low` to `high` (None: to the part's end) of one part."""
+    """Add the offsets `low` to `high` (None: to the part's end) of one part."""
     part = log.get(epoch)
     if high is not None and high <= low:
         return
@@ -272,7 +273,7 @@ def _add(
 
 
 def is_known(log: ZoneHistory | None, start: ZonePosition, end: ZonePosition) -> bool:
-    """Whether nothing that comes to be known could change what `spans` gives, gaps apart."""
+    """True if no later information could change the result of `spans`, apart from gaps."""
     if log is None:
         return False
     first, last = log.get(start.epoch), log.get(end.epoch)
@@ -285,10 +286,10 @@ def is_known(log: ZoneHistory | None, start: ZonePosition, end: ZonePosition) ->
 
 def share(waiting: Mapping[str, int], most: int) -> dict[str, int]:
     """
-    How many of the records that wait in each zone a batch of at most `most` takes.
+    Return how many waiting records of each zone a batch of at most `most` records takes.
 
-    Zones with little are taken whole; the others get the same each, at least one record as long as
-    there is room, so that none waits behind another.
+    Zones with few records are taken whole; the other zones get equal shares. Each zone gets at
+    least one record while there is room, so that no zone waits behind another.
     """
     result: dict[str, int] = {}
     left = most
@@ -301,8 +302,9 @@ def share(waiting: Mapping[str, int], most: int) -> dict[str, int]:
 
 def split(whole: Sequence[ReadSpan], *, pieces: int = 16, least: int = 50_000) -> list[ReadSpan]:
     """
-    The same in pieces of about the same size: not smaller than `least` offsets, not larger than
-    `MOST_OFFSETS`, and about `pieces` in all where these two allow it.
+    Cut spans into pieces of about equal size, and about `pieces` in all.
+
+    A piece has at least `least` and at most `MOST_OFFSETS` offsets, where this is possible.
     """
     total = sum(span.count for span in whole)
     size = min(max(least, -(-total // pieces)), MOST_OFFSETS)

@@ -1,7 +1,7 @@
 """
-SHELL: rows to an MQTT listener of a node, and the answers awaited; on Spark's workers.
+SHELL: publishes rows to an MQTT listener of a node, and awaits the answers; on Spark's workers.
 
-See `sink.py` for what the sessions and packet ids are for.
+`sink.py` explains the sessions and packet ids.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from txbroker.model.topics import TopicError, validate_topic_name
 from txbroker.pipeline.source.source_options import SinkOptions
 
 PATIENCE = 60.0
-"""Seconds for which a node may give no answer at all: a restart, or a short cut."""
+"""Seconds that a node may give no answer: a restart, or a short network partition."""
 
 PAUSE = 0.2
 """Seconds between two attempts to connect."""
 
 SLICE = 200
-"""Publishes between two looks at the answers."""
+"""Publishes between two checks for answers."""
 
 QOS = 1
-"""Of rows that do not say."""
+"""QoS of rows without the column `qos`, or with null in it."""
 
 
 class PublishRow(NamedTuple):
-    """One publish."""
+    """A publish of a row."""
 
     topic: str
     payload: bytes
@@ -42,11 +42,11 @@ class PublishRow(NamedTuple):
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[PublishRow]:
     """
-    The rows of a partition, in the order of their topics, those of one topic as they came; raises
-    `PipelineError`.
+    Return the rows of a partition, sorted by topic; rows of one topic stay in their order.
 
-    So a task that is repeated has the same rows at the same places though Spark brings topics in
-    another order; only those of one topic must come in the same one.
+    Spark may bring topics in another order when a task is repeated. After the sort, the same rows
+    have the same places, provided that rows of one topic arrive in the same order. Raises
+    `PipelineError`.
     """
     rows = [row for batch in batches for row in _rows(batch)]
     for topic in {row.topic for row in rows}:
@@ -75,7 +75,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[PublishRow]:
 
 
 class RowPublisher:
-    """Publishes of one task, at one node."""
+    """Publishes the rows of one task to one node."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -89,7 +89,7 @@ class RowPublisher:
 
     def publish(self, client_id: str, rows: Sequence[PublishRow]) -> None:
         """
-        Have the node take all rows, each once however often this is done; raises `PipelineError`.
+        Publish all rows, each exactly once even if the call is repeated; raises `PipelineError`.
         """
         session: _Session | None = None
         since, taken = time.monotonic(), 0
@@ -110,19 +110,19 @@ class RowPublisher:
             time.sleep(PAUSE)
 
     def forget(self, client_id: str) -> bool:
-        """End a session, if there is one; whether there was."""
+        """End a session; return True if the node had it."""
         try:
             probe = _Session(self._where(), client_id, clean=False)
             probe.close()
             _Session(self._where(), client_id, clean=True).close()
             return probe.was_present
         except OSError:
-            return False  # it ends by its age
+            return False  # The session expires later.
 
     # internal
 
     def _where(self) -> tuple[str, int]:
-        """The node's MQTT address; raises `PipelineError` or `OSError`."""
+        """Return the node's MQTT address; raises `PipelineError` or `OSError`."""
         if self._address is None:
             text = self._options.mqtt or mqtt_address(self._options.root)
             host, _, port = text.rpartition(":")
@@ -138,8 +138,9 @@ class RowPublisher:
 
 def mqtt_address(root: str) -> str:
     """
-    Where clients connect to the node at `root`, as it says; raises `PipelineError` where it does
-    not say, and `OSError` where it does not answer.
+    Ask the node at `root` for its MQTT address.
+
+    Raises `PipelineError` if the node names none, and `OSError` if it does not answer.
     """
     import grpc
 
@@ -160,7 +161,7 @@ def mqtt_address(root: str) -> str:
 
 
 class _Client(mqtt.Client):
-    """Paho's client, which releases no packet id. The name is paho's own."""
+    """Paho's client, which releases no packet id. The overridden method has paho's name."""
 
     on_taken: Callable[[int], None]
 
@@ -191,10 +192,10 @@ class _Session:
         self._run(lambda: self._is_open)
 
     def publish(self, rows: Sequence[PublishRow]) -> None:
-        """Send all, the n-th with packet id n, and wait until all of QoS 1 and 2 are taken."""
+        """Send all rows, row n with packet id n, and await the answers for QoS 1 and 2."""
         numbered = 0
         for place, row in enumerate(rows, start=1):
-            # Exactly once takes QoS 2 on the way to the node. QoS 0 has no answer, nor a promise.
+            # Only QoS 2 to the node prevents duplicates. QoS 0 promises nothing and has no answer.
             qos = 2 if row.qos else 0
             sent = self._client.publish(row.topic, row.payload, qos, row.retain)
             if sent.mid != place:
@@ -205,7 +206,7 @@ class _Session:
         self._run(lambda: len(self.taken) >= numbered and not self._client.want_write())
 
     def close(self) -> None:
-        """Say good-bye; what the node has of the session stays as it is."""
+        """Send DISCONNECT; the node keeps the session."""
         self._client.disconnect()
         while self._client.want_write() and self._client.loop(PAUSE) == 0:
             pass

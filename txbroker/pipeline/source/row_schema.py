@@ -1,4 +1,4 @@
-"""CORE: the columns of what the pipeline reads, for Spark and for Arrow."""
+"""CORE: defines the columns that the pipeline reads, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ MESSAGE_COLUMNS = (
     " client_id string, node string, created timestamp"
 )
 """
-A published message, in Spark's DDL. `zone` is the apex ("" for the root's), `offset` its place in
-the journal of that zone at that epoch, `node` the edge that it came in on, `created` when the
-authoritative node received it (UTC).
+Columns of a published message, in Spark's DDL.
+
+`zone` is the apex ("" for the root's). `offset` is the offset in the journal of that zone at that
+epoch. `node` is the edge that received the publish from its client. `created` is the UTC time at
+which the zone's owner received it.
 """
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -30,7 +32,7 @@ MESSAGE_ARROW = pa.schema(
         ("created", TIME),
     ]
 )
-"""The same as `MESSAGE_COLUMNS`."""
+"""The Arrow schema of `MESSAGE_COLUMNS`."""
 
 LEDGER_COLUMNS = (
     "node string, ledger string, number long, kind string, client_id string, filter string,"
@@ -38,18 +40,21 @@ LEDGER_COLUMNS = (
     " left_epoch long, time timestamp"
 )
 """
-A row of a node's delivery ledger, in Spark's DDL. `number` is its place in that ledger, `kind` one
-of those of `txbroker.journal.delivery_ledger.LedgerKind` in lower case: `delivery`, `start`, `end`,
-`dropped`, `passage`, `gap` (which a reader puts, too, in place of rows that retention took before
-it had them). What a kind does not speak of is null, but for `zone`, `epoch` and `offset` (of a gap:
-"", 0 and how many rows are missing).
+Columns of a row of a node's delivery ledger, in Spark's DDL.
 
-- `filter`: of a start or an end; of a passage the apex of the topics. `qos`: of a start or an end.
-- `zone`, `epoch`, `offset`: the message's place; where a subscription begins or ends (above it, up
-  to it); where topics go on.
-- `through`: the last offset that was dropped; the last one of a passage's topics in the part that
-  they left, which is `left_zone`, `left_epoch`.
-- `time`: UTC, when the node wrote it down.
+`number` is the row's number in that ledger. `kind` is a
+`txbroker.journal.delivery_ledger.LedgerKind` in lower case: `delivery`, `start`, `end`, `dropped`,
+`passage` or `gap`. A reader also inserts a gap for rows that retention deleted before the reader
+had them. Columns that a kind does not use are null, except `zone`, `epoch` and `offset`. A gap has
+"", 0 and the number of missing rows in these.
+
+- `filter`: the filter of a start or an end; the apex of a passage's topics. `qos`: of a start or an
+  end.
+- `zone`, `epoch`, `offset`: the position of the message. A subscription starts above it, or ends at
+  it. A passage's topics continue there.
+- `through`: the last dropped offset; for a passage, the last offset of its topics in the part that
+  they left, `left_zone` and `left_epoch`.
+- `time`: the UTC time at which the node wrote the row.
 """
 
 LEDGER_ARROW = pa.schema(
@@ -70,16 +75,18 @@ LEDGER_ARROW = pa.schema(
         ("time", TIME),
     ]
 )
-"""The same as `LEDGER_COLUMNS`."""
+"""The Arrow schema of `LEDGER_COLUMNS`."""
 
 CURSOR_COLUMNS = (
     "node string, kept boolean, client_id string, zone string, epoch long, offset long,"
     " open array<long>"
 )
 """
-How far a durable session has come in one part, in Spark's DDL: it has taken all up to `offset`, but
-for the offsets in `open`, which are on their way to its client. `kept`: its node keeps a ledger.
-A session that has come nowhere yet has one row, in which `zone` is null.
+Columns of a durable session's cursor in one part, in Spark's DDL.
+
+The session has received all records up to `offset`, except the offsets in `open`, which are in
+flight to its client. `kept`: True if its node keeps a ledger. A session without a cursor has one
+row, in which `zone` is null.
 """
 
 CURSOR_ARROW = pa.schema(
@@ -93,15 +100,17 @@ CURSOR_ARROW = pa.schema(
         ("open", pa.list_(pa.int64())),
     ]
 )
-"""The same as `CURSOR_COLUMNS`."""
+"""The Arrow schema of `CURSOR_COLUMNS`."""
 
 AUDIT_COLUMNS = (
     "client_id string, filter string, zone string, epoch long, offset long, topic string,"
     " created timestamp, status string"
 )
 """
-What became of one message for one session, in Spark's DDL: `delivered`, `pending`, `dropped`,
-`unknown` or `lost`. `filter` is one of the session's filters by which it was owed.
+Columns of the audit's verdict on one message for one session, in Spark's DDL.
+
+`status` is `delivered`, `pending`, `dropped`, `unknown` or `lost`. `filter` is a filter of the
+session that matches the message.
 """
 
 AUDIT_ARROW = pa.schema(
@@ -116,4 +125,4 @@ AUDIT_ARROW = pa.schema(
         ("status", pa.string()),
     ]
 )
-"""The same as `AUDIT_COLUMNS`."""
+"""The Arrow schema of `AUDIT_COLUMNS`."""

@@ -1,12 +1,11 @@
 """
-SHELL: the sink `txbroker`: rows become publishes, each once however often a task is repeated.
+SHELL: the sink `txbroker`: publishes rows, each once however often a task is repeated.
 
-The rows of one (query, batch, partition) are published by client ids of their own, in sessions that
-last, with QoS 2 and the place of the row as its packet id, and are never released (PUBREL). A node
-takes an open packet id once, durably, over restarts and wherever the session roams; so a task that
-is repeated sends everything again and adds nothing. The sessions of a batch end when the next one
-begins, since Spark begins none before the last one is committed. docs/pipeline/design.md has the
-reasons.
+The rows of one (query, batch, partition) have client ids and durable sessions of their own. A
+worker publishes each row with QoS 2 and the row's place as packet id, and never sends PUBREL. A
+node accepts an open packet id once, durably, across restarts and session moves. So a repeated task
+sends all rows again and adds none. The sessions of a batch end when the next batch begins: Spark
+begins none before the last one is committed. docs/pipeline/design.md has the reasons.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHUNK = 10_000
-"""Rows of one session; packet ids end at 65,535, and a session is saved as a whole."""
+"""Rows of one session: packet ids end at 65,535, and a session is stored as a whole."""
 
 NAMED = "batch"
-"""In the place of a stream's batch number."""
+"""Replaces the batch number of a stream in the client ids of a batch query."""
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -49,7 +48,7 @@ NEEDED = {"topic", "payload"}
 
 
 class SinkResult(WriterCommitMessage):
-    """What a task of a query has published: so many rows, in so many sessions."""
+    """Result of a task of a query: the number of rows published, and of sessions used."""
 
     def __init__(self, query: str, partition: int, rows: int, sessions: int) -> None:
         self.query = query
@@ -59,7 +58,7 @@ class SinkResult(WriterCommitMessage):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
-    """For a batch; raises `PipelineError`."""
+    """Make the writer of a batch; raises `PipelineError`."""
     if overwrite:
         raise PipelineError("mode overwrite: what was published stays; use mode append")
     _check(schema)
@@ -69,7 +68,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> SinkStreamWriter:
-    """For a stream; raises `PipelineError`."""
+    """Make the writer of a stream; raises `PipelineError`."""
     if overwrite:
         raise PipelineError("output mode complete: what was published stays; use append or update")
     _check(schema)
@@ -80,14 +79,16 @@ def stream_writer(
 
 
 def client_id(query: str, batch: int | str, partition: int, chunk: int) -> str:
-    """The client that publishes one chunk of a partition."""
+    """Return the id of the client that publishes one chunk of a partition."""
     return f"spark/{query}/{batch}/{partition}/{chunk}"
 
 
 class SinkWriter(DataSourceArrowWriter):
     """
-    A batch. With the option `query` its sessions stay for as long as `session_limits` say, and the
-    same query written again adds nothing; without it they end with the job.
+    Writes a batch.
+
+    With the option `query`, the sessions stay for as long as `session_limits` allow. The same query
+    written again then adds nothing. Without the option, the sessions end with the job.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -116,7 +117,7 @@ class SinkWriter(DataSourceArrowWriter):
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):
-    """A stream: each batch of the query once."""
+    """Writes a stream: each batch of the query once."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -128,7 +129,9 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, query, batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Tasks have ended the sessions of their partitions; the last batch may have had more."""
+        """
+        End sessions of the last batch in partitions that this batch lacks; tasks end the rest.
+        """
         written = [one for one in messages if isinstance(one, SinkResult)]
         partition = len(written)
         while (
@@ -142,23 +145,26 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
 @attrs.frozen
 class SinkTopics:
     """
-    Where a job publishes batches that it commits itself, under names, each once; `root` is a node's
-    gRPC address.
+    Publishes named batches that a job commits itself, each once.
+
+    `root` is a node's gRPC address.
     """
 
     root: str
 
     def publish(self, rows: DataFrame, name: str) -> None:
         """
-        Publish rows (`COLUMNS`). Again under the same name it adds nothing; what comes again are
-        the same rows in the same order, in partitions of the same numbers. Without a name it adds
-        them each time. Raises Spark's errors.
+        Publish rows (`COLUMNS`).
+
+        A repeated call under the same name adds nothing. The repeat must have the same rows in the
+        same order, in partitions of the same numbers. Without a name each call adds the rows.
+        Raises Spark's errors.
         """
         named = {"query": name} if name else {}
         rows.write.format("txbroker").mode("append").options(root=self.root, **named).save()
 
     def forget(self, name: str) -> None:
-        """What was published under a name is committed, and does not come again."""
+        """End the sessions of a name whose batch is committed and will not be repeated."""
         partition = 0
         while _forget_partition(SinkOptions(root=self.root), name, NAMED, partition):
             partition += 1
@@ -199,7 +205,7 @@ def _write(
 
 
 def _forget_partition(options: SinkOptions, query: str, batch: int | str, partition: int) -> bool:
-    """The sessions of a batch that is committed end; whether there were any."""
+    """End the sessions of a committed batch; return True if there were any."""
     from txbroker.pipeline.source.row_publisher import RowPublisher
 
     chunk = 0
@@ -210,7 +216,7 @@ def _forget_partition(options: SinkOptions, query: str, batch: int | str, partit
 
 
 def _check(schema: StructType) -> None:
-    """Raise `PipelineError` unless these are columns that can be published."""
+    """Raise `PipelineError` unless the columns can be published."""
     found: dict[str, Any] = {field.name: field.dataType.typeName() for field in schema.fields}
     for name in sorted(NEEDED - found.keys()):
         raise PipelineError(f"column {name} is missing; the columns are {', '.join(COLUMNS)}")

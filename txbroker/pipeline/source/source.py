@@ -1,9 +1,9 @@
 """
 SHELL: the Spark data source `txbroker`.
 
-Spark makes objects of these classes in several processes, hands them on by pickling, and calls
-`read` on its workers: they hold options, nothing that is open. The module must be cheap and free of
-gRPC, which is loaded where it is used.
+Spark makes objects of these classes in several processes, pickles them, and calls `read` on its
+workers. So the objects hold options, and nothing open. The module must be cheap to import and free
+of gRPC, which is imported where it is used.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """See `txbroker.pipeline.register`."""
+    """Register the source and the sink; `txbroker.pipeline.register` is the public function."""
     from txbroker.pipeline.source.error_notes import tell_lines
 
     spark.dataSource.register(MessageSource)
     tell_lines()
-    # Off by default, and then Spark refuses sources that take filters.
+    # Spark's default is off, and then it refuses sources that accept filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
@@ -89,14 +89,14 @@ class MessageSource(DataSource):
 
 
 def _check_schema(schema: StructType) -> None:
-    """Raise `PipelineError` where a user has asked for other columns than there are."""
+    """Raise `PipelineError` if a user asks for columns that the source lacks."""
     asked = [(field.name, field.dataType.typeName()) for field in schema.fields]
     if asked != [tuple(column.split()) for column in MESSAGE_COLUMNS.split(",")]:
         raise PipelineError(f"the columns of {FORMAT} are {MESSAGE_COLUMNS}; leave out schema()")
 
 
 class BatchReader(DataSourceReader):
-    """A batch: everything between two bounds, as it is when the query is planned."""
+    """Reads a batch: all records between two bounds, as known at the planning of the query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -114,11 +114,11 @@ class BatchReader(DataSourceReader):
 
 class PushingReader(BatchReader):
     """
-    The same, which has nodes leave out what the query does not want.
+    Reads a batch, with the query's filters applied by the nodes.
 
-    Spark 4.3 keeps the filters that it pushed last with the DataFrame that was loaded, and applies
-    them to every use of it, also to one without filters and to both sides of a union. So this is
-    for a DataFrame that is used once, and only where the option says so.
+    Spark 4.3 stores the filters that it pushed last with the loaded DataFrame. Spark applies them
+    to every use of that DataFrame: to a use without filters, and to both sides of a union. So this
+    class serves a DataFrame that is used once, and only if the option `pushDown` says so.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -127,7 +127,7 @@ class PushingReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: positions by zone are its offsets; see `following.py`."""
+    """Reads a stream, whose offsets are positions by zone; `following.py` plans it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    # Spark reads a batch without partitions as one partition of None.
+    # Spark reads a batch without partitions as one partition of None, which must yield no rows.
     if not isinstance(partition, SpanPartition):
         return iter(())
     from txbroker.pipeline.source.span_reader import SpanReader

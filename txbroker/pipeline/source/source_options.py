@@ -1,7 +1,8 @@
 """
-The options of the data source and of the sink; every mistake is one line.
+Parses the options of the data source and of the sink; every mistake is one line.
 
-Spark hands options on as texts under lower-case keys; here they have the names that users write.
+Spark passes options as texts under lower-case keys. This module restores the names that users
+write.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from txbroker.model.topics import TopicError, validate_topic_filter
 from txbroker.pipeline.source.positions import Positions, parse_positions
 
 FORMAT = "txbroker"
-"""What Spark calls the source, and the sink."""
+"""Spark's name of the source and of the sink."""
 
 RESERVED = (
     *("tls", "caFile", "certFile", "keyFile", "serverName"),
     *("username", "user", "password", "token"),
 )
-"""For nodes that have TLS and accounts; none has yet."""
+"""Options reserved for nodes with TLS and accounts; no node has them yet."""
 
 SOURCE = (
     *("root", "filter", "startingOffsets", "endingOffsets"),
@@ -31,10 +32,10 @@ SOURCE = (
 )
 SINK = ("root", "mqtt", "query")
 SPARKS = ("checkpointLocation", "queryName")
-"""What Spark hands a sink of its own options."""
+"""Options of Spark's own that a sink receives."""
 
 MAX_RECORDS = 1_000_000
-"""Records of a streaming batch, unless `maxRecordsPerBatch` says otherwise."""
+"""Records of a streaming batch without the option `maxRecordsPerBatch`."""
 
 LAST_PORT = 65_535
 
@@ -42,8 +43,9 @@ LAST_PORT = 65_535
 @attrs.frozen(kw_only=True)
 class OffsetBound:
     """
-    Where reading begins or ends: `earliest`, `latest`, at a time (UTC, microseconds), or at
-    positions; exactly one of them.
+    The begin or end of reading; exactly one field is set.
+
+    The bound is `earliest`, `latest`, a time (UTC, microseconds), or positions.
     """
 
     is_earliest: bool = False
@@ -55,10 +57,13 @@ class OffsetBound:
 @attrs.frozen(kw_only=True)
 class SourceOptions:
     """
-    What to read; `filter` "" stands for all, topics that begin with $ included. `start` is None
-    where the option is not given: earliest in a batch, latest in a stream. `end` is for batches
-    alone, `max_records` for streams. `push_down`: the DataFrame is used once, so filters of the
-    query may reach the nodes (see `source.PushingReader`).
+    The options of the source.
+
+    - `filter`: "" reads all topics, those that begin with $ included.
+    - `start`: None if the option is missing: earliest in a batch, latest in a stream.
+    - `end`: for batches only; `max_records`: for streams only.
+    - `push_down`: True if the DataFrame is used once, so that filters of the query may reach the
+      nodes (see `source.PushingReader`).
     """
 
     root: str
@@ -73,8 +78,9 @@ class SourceOptions:
 @attrs.frozen(kw_only=True)
 class SinkOptions:
     """
-    Where to publish: `root`, a node's gRPC address, or `mqtt`, its MQTT address. `query` names what
-    writes in a batch; empty: a name of its own each time.
+    The options of the sink: `root` is a node's gRPC address, `mqtt` its MQTT address.
+
+    `query` names the writer of a batch; an empty `query` means a new name for each write.
     """
 
     root: str
@@ -83,7 +89,7 @@ class SinkOptions:
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of the source; raises `PipelineError`."""
+    """Parse the options of the source; raises `PipelineError`."""
     given = _known(options, SOURCE, ())
     topic_filter = given.get("filter")
     try:
@@ -103,7 +109,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of the sink; raises `PipelineError`."""
+    """Parse the options of the sink; raises `PipelineError`."""
     given = _known(options, SINK, SPARKS)
     mqtt = given.get("mqtt")
     return SinkOptions(
@@ -114,7 +120,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def parse_time(text: str) -> datetime | None:
-    """A time in ISO 8601 with its zone; None when it is none."""
+    """Parse an ISO 8601 time with its zone; return None for any other text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -123,7 +129,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 def microseconds(moment: datetime) -> int:
-    """A time with its zone as microseconds of UTC since 1970, exactly."""
+    """Convert a time with its zone to microseconds since 1970, UTC, exactly."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -134,7 +140,7 @@ def microseconds(moment: datetime) -> int:
 def _known(
     options: Mapping[str, str], names: tuple[str, ...], sparks: tuple[str, ...]
 ) -> dict[str, str]:
-    """The options under our names; raises `PipelineError` for others."""
+    """Return the options under users' names; raises `PipelineError` for unknown options."""
     ours = {name.lower(): name for name in (*names, *sparks)}
     reserved = {name.lower(): name for name in RESERVED}
     given: dict[str, str] = {}

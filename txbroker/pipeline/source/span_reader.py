@@ -1,9 +1,9 @@
 """
-SHELL: a span of a part, as Arrow batches; on Spark's workers.
+SHELL: reads a span of a part as Arrow batches, on Spark's workers.
 
-A span is asked of the node that keeps it. When that goes away, or says that it keeps it no more,
-the reader looks for who does, and goes on behind the last record that it has; for as long as
-`PATIENCE` without any progress.
+The reader asks the node that keeps the span. If that node is away, or keeps the span no longer, the
+reader finds the present keeper, and resumes behind its last record. The reader gives up after
+`PATIENCE` without progress.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PATIENCE = 60.0
-"""Seconds for which a node may be away in the middle of a batch: a restart, or a short cut."""
+"""Seconds that a node may be away within a batch: a restart, or a short network partition."""
 
 PAUSE = 0.2
-"""Seconds between two looks for a node that keeps the span."""
+"""Seconds between two searches for a node that keeps the span."""
 
 _AGAIN = {
     grpc.StatusCode.UNAVAILABLE,
@@ -43,16 +43,16 @@ _AGAIN = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.ABORTED,
 }
-"""Another try, at another node perhaps, may go better."""
+"""Codes after which a retry, perhaps at another node, may succeed."""
 
 
 def told(line: str) -> None:
-    """One line for who looks after the query, on stderr."""
+    """Print one line for the operator of the query on stderr."""
     print(f"txbroker: {line}", file=sys.stderr, flush=True)
 
 
 def on_gap(gap: HistoryGap, *, fails: bool) -> None:
-    """Records are missing: raise `PipelineError`, or tell it."""
+    """Report missing records: raise `PipelineError` if `fails`, or print a line."""
     if fails:
         raise PipelineError(
             f"{gap}; retention took them before they were read: start a new query, or go on without"
@@ -63,7 +63,7 @@ def on_gap(gap: HistoryGap, *, fails: bool) -> None:
 
 
 class SpanReader:
-    """The reading of one span; `batches` gives its records once."""
+    """Reads one span; `batches` returns its records once."""
 
     def __init__(
         self, root: str, span: ReadSpan, wanted: ReadFilter, *, fail_on_loss: bool
@@ -76,7 +76,7 @@ class SpanReader:
         self._address = span.address
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All records; raises `PipelineError` where they cannot be had."""
+        """Return all records; raises `PipelineError` if they cannot be read."""
         with Stubs() as stubs:
             since, trouble = time.monotonic(), ""
             while self._next < self._span.end:
@@ -117,20 +117,20 @@ class SpanReader:
             self._check(reply)
             for one in reply.batches:
                 columns.add(one.first, one.time, one.body, one.count, one.places)
-            # Before it is handed on: who stops in between does not come back.
+            # Set before the yield: a caller that stops there never resumes this generator.
             self._next = reply.through
             if columns.count:
                 yield to_arrow(columns.finish(), span.zone, span.epoch)
 
     def _check(self, reply: RecordsReply) -> None:
-        """What comes from the network is not trusted; raises `PeerError`."""
+        """Check a reply from the network, which is untrusted; raises `PeerError`."""
         if reply.format != FORMAT and reply.batches:
             raise PeerError(f"stored batches have format {reply.format}, not {FORMAT}")
         if not self._next <= reply.through <= self._span.end:
             raise PeerError(f"the offset {reply.through} is not within what was asked for")
 
     def _look_around(self) -> None:
-        """Find who keeps the span now."""
+        """Find the node that keeps the span now."""
         try:
             with NodeWalk(self._root) as nodes:
                 found = nodes.look()
@@ -144,7 +144,7 @@ class SpanReader:
             self._skip_lost(part)
 
     def _skip_lost(self, part: JournalRange) -> None:
-        """What retention has taken meanwhile is an error, or a gap."""
+        """Report records that retention has deleted since, and skip them."""
         if part.first <= self._next:
             return
         end = min(part.first, self._span.end)

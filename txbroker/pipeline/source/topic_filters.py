@@ -1,4 +1,4 @@
-"""MQTT filters as predicates on a column of topics, in a form that Spark pushes down to Parquet."""
+"""Converts MQTT filters to predicates on a topic column, which Spark pushes down to Parquet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def matches(topic: Column, topic_filter: str) -> Column:
     """
-    Whether messages on `topic` are meant by a valid filter, as in `txbroker.model.topics.matches`.
+    Return the predicate for a valid filter, equal to `txbroker.model.topics.matches`.
     """
     prefix = literal_prefix(topic_filter)
     if prefix == topic_filter:
@@ -31,7 +31,7 @@ def _is_within(topic: Column, prefix: str) -> Column:
 
 
 def pattern(topic_filter: str) -> str:
-    """A regular expression, the same in Java and in Python, that finds what the filter matches."""
+    """Return a regular expression, valid in Java and Python, for the topics of the filter."""
     levels = topic_filter.split("/")
     rest = ""
     if levels[-1] == "#":
