@@ -1,17 +1,18 @@
 """
-CORE: the commits of an archive. Which files it consists of, as values; nothing here opens a file.
+CORE: the commits of an archive as values: which files the archive consists of. Opens no file.
 
-- A *version* of an archive is the outcome of all its manifests up to that number. Each manifest is
-  a `ArchiveChange`; every `WHOLE_EVERY`th also holds the whole `ArchiveState` behind it, so that
-  nobody reads further back than that.
-- A file is *named* from the commit that adds it to the one that removes it. Removed files stay on
-  disk for a while, for readers that began before; `ArchiveState.removed` remembers since when.
-- Files that no commit ever named (*orphans*, of attempts that failed) are deleted the same way: one
-  commit condemns them, and only after the grace time are they gone. A writer that would name a
-  condemned file is told `ChangeVerdict.LOST`. So nothing that a commit names is ever deleted,
-  however slow a writer is; times only decide how long things lie about.
-- A batch of a streaming query is known by the query's id and its number. What was committed once is
-  `ChangeVerdict.DONE` when it comes again.
+- A *version* of an archive is the result of all its manifests up to that number. Each manifest is
+  an `ArchiveChange`. Every `WHOLE_EVERY`th manifest also holds the resulting `ArchiveState`, so
+  that no reader reads further back.
+- A file is *named* from the commit that adds it to the commit that removes it. Removed files stay
+  on the disk for a while, for readers that began earlier. `ArchiveState.removed` has the removal
+  times.
+- Files that no commit ever named (*orphans*, of failed attempts) are deleted likewise: a commit
+  condemns them, and a vacuum deletes them after the grace time. A writer that would name a
+  condemned file gets `ChangeVerdict.LOST`. So a named file is never deleted, however slow a writer
+  is. Times only decide how long unneeded files stay.
+- The query's id and the batch's number identify a batch of a streaming query. A batch that is
+  committed already gets `ChangeVerdict.DONE`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import attrs
 from txbroker.model.topics import may_match_within
 
 FORMAT = 1
-"""The version of the manifests' format that this code writes, and the newest that it reads."""
+"""Format version of the manifests that this code writes, and the newest that it reads."""
 WHOLE_EVERY = 32
 """A manifest whose version is a multiple of this holds the whole state."""
 
@@ -41,17 +42,17 @@ Position = tuple[int, int]
 
 
 class BadManifest(ValueError):
-    """A manifest cannot be used; the text says why, without the file."""
+    """A manifest is unusable; the text gives the reason without the file."""
 
 
 class ChangeVerdict(enum.Enum):
-    """What becomes of a change at a state."""
+    """The verdict on a change at a state."""
 
     FITS = "fits"
     DONE = "done"
-    """Its batch was committed before."""
+    """The change's batch is committed already."""
     LOST = "lost"
-    """A file that it names or removes is no longer there for it."""
+    """A file that the change names or removes is no longer available to it."""
 
 
 # -- the parts
@@ -60,11 +61,12 @@ class ChangeVerdict(enum.Enum):
 @attrs.frozen(kw_only=True, slots=True)
 class DataFile:
     """
-    A Parquet file of rows of one zone and one day, ordered by epoch and offset. What these are is
-    said by the layout of the rows (`writer.Layout`); of the rows of ledgers, "zone" is a ledger.
+    A Parquet file with rows of one zone and one day, ordered by epoch and offset.
 
-    `path` is relative to the archive; `first` and `last` are the (epoch, offset) of its first and
-    its last row; `earliest` and `latest` bound the times in it, in microseconds since 1970.
+    The layout of the rows (`writer.FileLayout`) defines these; for rows of ledgers, "zone" is a
+    ledger. `path` is relative to the archive. `first` and `last` are the (epoch, offset) of the
+    first and the last row. `earliest` and `latest` bound the rows' times, in microseconds since
+    1970.
     """
 
     path: str
@@ -78,12 +80,12 @@ class DataFile:
     latest: int
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """Return the JSON value for a manifest."""
         return attrs.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` gave; raises KeyError, TypeError or ValueError."""
+        """Parse a value of `to_json`; raises KeyError, TypeError or ValueError."""
         fields = {field.name: value[field.name] for field in attrs.fields(cls)}
         for name in ("first", "last"):
             epoch, offset = fields[name]
@@ -94,11 +96,11 @@ class DataFile:
 @attrs.frozen(kw_only=True, slots=True)
 class ArchiveChange:
     """
-    What one commit does, at `time` (microseconds since 1970).
+    The changes of one commit at `time` (microseconds since 1970).
 
-    `removed` were named before, `orphans` never were, `forgotten` are removed ones that are gone
-    from the disk. `query` is "" for a commit that is no batch of a streaming query. `settings`
-    replace those of the state where given.
+    `removed` files were named before; `orphans` never were. `forgotten` files are removed ones that
+    were deleted from the disk. `query` is "" for a commit without a batch of a streaming query.
+    `settings`, if given, replace those of the state.
     """
 
     time: int
@@ -111,12 +113,12 @@ class ArchiveChange:
     settings: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """Return the JSON value for a manifest."""
         return attrs.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` gave; raises KeyError, TypeError or ValueError."""
+        """Parse a value of `to_json`; raises KeyError, TypeError or ValueError."""
         return cls(
             time=int(value["time"]),
             added=tuple(map(DataFile.from_json, value["added"])),
@@ -132,12 +134,13 @@ class ArchiveChange:
 @attrs.frozen(kw_only=True, slots=True)
 class ArchiveState:
     """
-    An archive at a version; version 0 is one that does not exist yet.
+    An archive at a version; version 0 stands for an archive that does not exist yet.
 
-    `files` and `removed` by path, the latter with the time of removal; `positions` says of each
-    zone where to read on, `times` the latest time of its rows; `batches` has the last batch of each
-    streaming query. `settings` are of the job that writes here; `kind` of them says what the rows
-    are.
+    - `files`, `removed`: by path; `removed` has the time of removal.
+    - `positions`: the next position to read of each zone.
+    - `times`: the latest time of each zone's rows.
+    - `batches`: the last batch of each streaming query.
+    - `settings`: of the job that writes to the archive; `kind` is the kind of the rows.
     """
 
     version: int = 0
@@ -149,11 +152,11 @@ class ArchiveState:
     settings: Mapping[str, Any] = attrs.field(factory=dict)
 
     def has_batch(self, query: str, batch: int) -> bool:
-        """Whether this batch of a query, or a later one, is committed."""
+        """True if this batch of a query, or a later one, is committed."""
         return batch <= self.batches.get(query, -1)
 
     def judge(self, change: ArchiveChange) -> ChangeVerdict:
-        """What becomes of `change` here."""
+        """Return the verdict on `change` at this state."""
         if change.query and self.has_batch(change.query, change.batch):
             return ChangeVerdict.DONE
         new = {file.path for file in change.added} | set(change.orphans)
@@ -166,7 +169,7 @@ class ArchiveState:
         return ChangeVerdict.FITS if fits else ChangeVerdict.LOST
 
     def apply(self, change: ArchiveChange) -> ArchiveState:
-        """The next version. The change fits (`judge`)."""
+        """Return the next version; the verdict of `judge` must be `ChangeVerdict.FITS`."""
         removed = {
             path: time for path, time in self.removed.items() if path not in change.forgotten
         }
@@ -193,14 +196,14 @@ class ArchiveState:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """Return the JSON value for a manifest."""
         value = attrs.asdict(self, recurse=False)
         value["files"] = [file.to_json() for file in self.files.values()]
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `to_json` gave; raises KeyError, TypeError or ValueError."""
+        """Parse a value of `to_json`; raises KeyError, TypeError or ValueError."""
         files = [DataFile.from_json(file) for file in value["files"]]
         return cls(
             version=int(value["version"]),
@@ -220,19 +223,20 @@ class ArchiveState:
 
 
 def is_whole(version: int) -> bool:
-    """Whether the manifest of this version holds the whole state."""
+    """True if the manifest of this version holds the whole state."""
     return version % WHOLE_EVERY == 0
 
 
 def base_of(version: int) -> int:
-    """The version to read from, to get to `version`: of its last whole, or 0."""
+    """Return the version of the last whole manifest at or before `version`, or 0."""
     return version - version % WHOLE_EVERY
 
 
 def encode(state: ArchiveState, change: ArchiveChange) -> bytes:
     """
-    The manifest of the commit of `change` that led to `state`: a line with the format and a
-    checksum, then the contents.
+    Encode the manifest of the commit of `change` that led to `state`.
+
+    The first line has the format and a checksum; the contents follow.
     """
     contents = {"version": state.version, "change": change.to_json()}
     if is_whole(state.version):
@@ -244,7 +248,7 @@ def encode(state: ArchiveState, change: ArchiveChange) -> bytes:
 
 def decode(data: bytes, version: int) -> tuple[ArchiveChange, ArchiveState | None]:
     """
-    A manifest that should be of `version`: its change, and where it is whole the state behind it.
+    Decode the manifest of `version`: its change, and the state of a whole manifest, or None.
 
     Raises `BadManifest`.
     """
@@ -279,9 +283,10 @@ def decode(data: bytes, version: int) -> tuple[ArchiveChange, ArchiveState | Non
 
 def zone_folder(apex: str, column: str = "zone") -> str:
     """
-    The folder of a zone, or of a value of another column that stands in its place. An apex whose
-    percent-encoding no file system takes is cut and told apart by a hash; `%~` occurs in no
-    encoding.
+    Return the folder name of a zone, or of a value of another grouping column.
+
+    A percent-encoded apex too long for file systems is cut, and a hash distinguishes it. No
+    encoding contains `%~`.
     """
     name = quote(apex, safe="") or "%2E"
     if len(name) > _MAX_NAME:
@@ -292,9 +297,10 @@ def zone_folder(apex: str, column: str = "zone") -> str:
 @attrs.frozen(kw_only=True, slots=True)
 class FilesWanted:
     """
-    What a reader asks for; None is anything. `topics` is an MQTT filter, `since` and `until` are
-    microseconds since 1970 (`until` exclusive), `start` and `end` positions of zones (`end`
-    exclusive), of which a zone that is not named has none.
+    The selection of a reader; None selects everything.
+
+    `topics` is an MQTT filter. `since` and `until` (exclusive) are microseconds since 1970. `start`
+    and `end` (exclusive) are positions by zone, and limit only the zones that they name.
     """
 
     zones: frozenset[str] | None = None
@@ -305,7 +311,7 @@ class FilesWanted:
     end: Mapping[str, Position] | None = None
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Whether the file may hold such rows."""
+        """True if the file may hold selected rows."""
         if self.zones is not None and file.zone not in self.zones:
             return False
         if self.topics is not None and not may_match_within(self.topics, file.zone):
@@ -320,13 +326,14 @@ class FilesWanted:
 
 
 def select(files: Iterable[DataFile], wanted: FilesWanted) -> Iterator[DataFile]:
-    """The files that may hold what is wanted."""
+    """Return the files that may hold selected rows."""
     return (file for file in files if wanted.may_be_in(file))
 
 
 def outlived(files: Iterable[DataFile], ages: Mapping[str, int], age: int, now: int) -> list[str]:
     """
-    Paths of the files whose every row is older than its zone's entry in `ages`, or than `age`
-    where it has none; all in microseconds.
+    Return the paths of files whose every row is too old at `now`.
+
+    The limit is the zone's entry in `ages`, or `age` without one; all in microseconds.
     """
     return [file.path for file in files if file.latest < now - ages.get(file.zone, age)]

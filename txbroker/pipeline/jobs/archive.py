@@ -1,4 +1,4 @@
-"""SHELL: the job that copies journals and delivery ledgers into an archive, and looks after it."""
+"""SHELL: the job that copies journals and delivery ledgers to an archive and maintains it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ def archive(
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """
-    Copy the journals of all zones into an archive, from their beginning on, and the ledgers of all
-    nodes that keep one; each record and row once, however often the job is ended or killed and
-    started again. `keep` says how long messages are kept, `keep_ledger` how long rows are.
+    Copy the journals of all zones, and the ledgers of all nodes that keep one, to an archive.
 
-    `root` is the gRPC address of any node. With `once` it returns when all that was there at the
-    beginning is copied, else it goes on, a batch each `interval`, until `is_stopping`. `options`
-    are further ones of the data source. Raises `PipelineError`, and Spark's errors.
+    The copy starts at the journals' beginning. Each record and row is copied once, however often
+    the job is ended or killed and restarted. `keep` is the retention of messages, `keep_ledger`
+    that of ledger rows.
+
+    `root` is the gRPC address of any node. With `once`, the job returns when all records present at
+    its start are copied. Otherwise it copies a batch each `interval`, until `is_stopping`.
+    `options` are further options of the data source. Raises `PipelineError`, and Spark's errors.
     """
     folder = Path(archive)
     with JobLock(folder):
@@ -83,8 +85,9 @@ def archive_stream(
     between: Callable[[], None] = lambda: None,
 ) -> None:
     """
-    The messages, of any stream of such rows; the caller has the folder's lock. `between` is called
-    now and then while no batch is taken.
+    Archive the messages of any stream of message rows; the caller holds the folder's lock.
+
+    `between` is called at times when no batch is being archived.
     """
     upkeep = ArchiveUpkeep(rows.sparkSession, Commits(folder), layout, keep)
 

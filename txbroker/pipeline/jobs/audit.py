@@ -1,10 +1,10 @@
 """
-SHELL: what became of every acknowledged message for every durable session that was to get it.
+SHELL: audits every acknowledged message for every durable session that was to receive it.
 
-`compare` is the comparison itself, on DataFrames: messages (of an archive or the journals), rows of
-the ledgers, and how far the sessions have come. It matches distinct topics with distinct filters
-once, and joins the rest on equal values, so it costs what the deliveries cost. `evidence.py` brings
-the latter two from the nodes of a tree. What each status means is said in docs/pipeline/audit.md.
+`compare` works on DataFrames: messages (of an archive or the journals), ledger rows, and the
+sessions' cursors. It matches distinct topics with distinct filters once, and joins the rest on
+equal values. So an audit costs what the deliveries cost. `evidence.py` gathers ledger rows and
+cursors from the nodes of a tree. docs/pipeline/audit.md defines the statuses.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ _COVERED_ARROW = pa.schema(
 _MATCHED = "zone string, epoch long, offset long, topic string, created timestamp, filter string"
 
 _ROWS = 10_000
-"""Rows that a worker hands on at once, about."""
+"""Approximate rows of a batch that a worker returns."""
 
 
 def audit(spark: SparkSession, root: str, messages: DataFrame | None = None) -> DataFrame:
     """
-    What became of messages (those that the journals of the tree of `root` have, if none are given)
-    for every durable session: `rows.AUDIT_COLUMNS`. Raises `PipelineError`, also where something
-    limits what can be said (see `gather`, which tells it in lines instead).
+    Return the audit of messages for every durable session, as `row_schema.AUDIT_COLUMNS`.
+
+    Without `messages`, those in the journals of the tree of `root` are audited. Raises
+    `PipelineError`, also if anything limits the audit; `gather` returns such limits as lines
+    instead.
     """
     if messages is None:
         messages = spark.read.format("txbroker").option("root", root).load()
@@ -70,8 +72,10 @@ def audit(spark: SparkSession, root: str, messages: DataFrame | None = None) -> 
 
 def compare(evidence: Evidence) -> DataFrame:
     """
-    One row for each message of QoS 1 or 2 and each durable session that was to get it at QoS 1 or 2
-    (`AUDIT_COLUMNS`).
+    Return a row of `AUDIT_COLUMNS` for each message of QoS 1 or 2 and each session due to receive
+    it.
+
+    The session is durable, and its subscription has QoS 1 or 2.
     """
     from pyspark.sql import functions as f
 
@@ -86,8 +90,10 @@ def compare(evidence: Evidence) -> DataFrame:
 
 def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """
-    How many rows of an audit have which status, all of them named, and the first lost ones, so many
-    at the most, by client and place; `created` as ISO 8601.
+    Count the rows of an audit by status, and return the first `shown` lost messages.
+
+    All statuses occur in the counts. Lost messages are ordered by client and position; `created` is
+    in ISO 8601.
     """
     kept = rows.cache()
     found = {row.status: row["count"] for row in kept.groupBy("status").count().collect()}
@@ -101,8 +107,9 @@ def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, A
 @attrs.frozen(kw_only=True)
 class _Book:
     """
-    One ledger: the time of its first row, whether others came before it, and the time of its last
-    gap. Times in microseconds UTC.
+    One ledger: the time of its first row, whether earlier rows are missing, the last gap's time.
+
+    Times are in microseconds UTC.
     """
 
     node: str
@@ -146,11 +153,11 @@ def _passages(ledger: DataFrame) -> tuple[EpochTransition, ...]:
         )
         for row in rows
     )
-    return tuple(dict.fromkeys(found))  # several nodes may have written one down
+    return tuple(dict.fromkeys(found))  # Several nodes may write the same passage.
 
 
 def _covered(ledger: DataFrame, passages: tuple[EpochTransition, ...]) -> DataFrame:
-    """From where to where subscriptions held (`_COVERED`)."""
+    """Return the ranges in which subscriptions held (`_COVERED`)."""
     from pyspark.sql import functions as f
 
     says_qos = f.when(f.col("kind") == "start", f.col("qos")).alias("qos")
@@ -165,7 +172,7 @@ def _covered(ledger: DataFrame, passages: tuple[EpochTransition, ...]) -> DataFr
 
 
 def _cover(passages: tuple[EpochTransition, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
-    """On a worker: rows of starts and ends, those of one subscription together, to `_COVERED`."""
+    """Return a worker function: grouped start and end rows become rows of `_COVERED`."""
 
     def cover(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in batch.to_pylist())
@@ -205,10 +212,10 @@ def _event(row: dict[str, Any]) -> SubscriptionEvent:
 
 
 def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> DataFrame:
-    """The keys of what sessions were to get, with topic, filter and times."""
+    """Return the messages due to sessions, by key, with topic, filter and times."""
     from pyspark.sql import functions as f
 
-    # What is older is not looked at: nobody could tell a loss from a row that retention took.
+    # Older messages are left out: a deleted ledger row would look like a loss.
     since = max((book.began for book in books if book.is_cut), default=None)
     wanted = messages.where("qos > 0").select("zone", "epoch", "offset", "topic", "created")
     if since is not None:
@@ -226,7 +233,7 @@ def _owed(messages: DataFrame, held: DataFrame, books: tuple[_Book, ...]) -> Dat
 
 
 def _match(filters: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
-    """On a worker: messages to all pairs of a message and a filter that matches its topic."""
+    """Return a worker function: messages become pairs of message and matching filter."""
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         index: SubscriptionIndex[str, str] = SubscriptionIndex()
@@ -246,7 +253,7 @@ def _match(filters: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
 
 
 def _told(owed: DataFrame, ledger: DataFrame) -> DataFrame:
-    """One row for each message and session, with what the ledgers say of its delivery."""
+    """Return a row for each message and session, with the ledgers' evidence of delivery."""
     from pyspark.sql import functions as f
 
     wanted = owed.select(*_KEY, "topic", "filter", "created", "said", f.lit(False).alias("done"))
@@ -277,7 +284,7 @@ def _told(owed: DataFrame, ledger: DataFrame) -> DataFrame:
 
 
 def _explained(rows: DataFrame, evidence: Evidence) -> DataFrame:
-    """With the status that facts about the same session and part say of each, else null."""
+    """Add the status that drops and cursors of the same session and part prove, else null."""
     from pyspark.sql import functions as f
 
     part = _KEY[:3]
@@ -307,7 +314,7 @@ def _judged(
     passages: tuple[EpochTransition, ...],
     books: tuple[_Book, ...],
 ) -> DataFrame:
-    """The same, with a status for each, as `AUDIT_COLUMNS`."""
+    """Return the rows with a status for each, as `AUDIT_COLUMNS`."""
     from pyspark.sql import functions as f
 
     sessions = evidence.cursors.groupBy("client_id").agg(

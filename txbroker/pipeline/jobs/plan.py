@@ -1,9 +1,8 @@
 """
-SHELL: which subtrees to give to more hosts: loads out of message rows, expectations into tables.
+SHELL: proposes zones for more hosts: counts loads of message rows, and tables of expectations.
 
-The decisions are in `cuts.py` (what to delegate, how much to a host) and `grouping.py` (what goes
-together); nodes and files are in `planned.py`. Here is what Spark counts for them, before and
-after.
+`cuts.py` decides what to delegate and how much a host gets; `grouping.py` decides which zones share
+a host. `planned.py` makes nodes and files. This module counts their input and output with Spark.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from txbroker.pipeline.planner.planned import (
 from txbroker.pipeline.source.lookups import looked_up
 
 DEPTH = 4
-"""Levels of topics that are looked at for subtrees, unless the zones of today are deeper."""
+"""Levels of topics examined for subtrees, unless present zones are deeper."""
 SMALLEST = 1e-4
-"""Subtrees with less than this part of all load are not given away by themselves."""
+"""Subtrees with less than this part of all load do not become zones."""
 SLACK = 0.05
-"""What the busiest host may have above the least, for fewer zones or fewer crossings."""
+"""Part above the least load that the busiest host may have, for fewer zones or crossings."""
 TIED = 8
-"""Zones of a client, those that it uses most, that are tied to one another by it."""
+"""Zones per client, those used most, that the client ties to one another."""
 
 CLIENT_COLUMNS = "client_id string, node string, host string"
 
@@ -45,10 +44,10 @@ CLIENT_COLUMNS = "client_id string, node string, host string"
 @attrs.frozen(slots=True, kw_only=True)
 class Plan:
     """
-    What the job proposes: `nodes` to add, and what to expect of them.
+    The proposal of the job: `nodes` to add, and the expected loads.
 
-    `clients` has for each client the node where most of its traffic is then (`CLIENT_COLUMNS`);
-    `has_ledger` is False where deliveries are not known and loads are publishes alone.
+    `clients` has the node with most traffic after the plan for each client (`CLIENT_COLUMNS`).
+    `has_ledger` is False if deliveries are unknown; loads are then publishes alone.
     """
 
     nodes: tuple[PlannedNode, ...]
@@ -69,12 +68,12 @@ def plan(
     ports: PlannedPorts | None = None,
 ) -> Plan:
     """
-    Zones for new `hosts` that take load off the hosts of `members`, today's nodes.
+    Propose zones for new `hosts` that take load off the hosts of `members`, the present nodes.
 
-    `messages` and `ledger` as of `traffic`. Load is publishes and deliveries a second, on average
-    over the time of the messages. At most
-    `zones` on each new host, apexes of at most `depth` levels. Raises `PipelineError` where there
-    is nothing to plan with: no messages, no root zone among the members, no hosts.
+    `messages` and `ledger` are those of `traffic`. Load is publishes and deliveries per second, on
+    average over the time of the messages. A new host gets at most `zones` zones; an apex has at
+    most `depth` levels. Raises `PipelineError` without messages, without a root zone among the
+    members, or without hosts.
     """
     today = {member.zone: member for member in members if member.zone is not None}
     if "" not in today:
@@ -119,7 +118,7 @@ def plan(
 
 
 def _flows(messages: DataFrame, ledger: DataFrame | None, depth: int) -> DataFrame:
-    """Publishes and deliveries of each client at each node, by the first levels of topics."""
+    """Return the publishes and deliveries of each client at each node, by subtree."""
     columns = ["subtree", "client_id", "node", "publishes", "deliveries"]
     rows = messages.withColumns(
         {
@@ -147,9 +146,9 @@ def _events() -> Column:
 
 def _loads(flows: DataFrame, depth: int, apexes: Sequence[str]) -> dict[str, float]:
     """
-    Events of each subtree that counts, by its topmost topic.
+    Return the events of each subtree that counts, by its topmost topic.
 
-    There are at most `depth` / `SMALLEST` of them, however many topics there are.
+    At most `depth` / `SMALLEST` subtrees count, however many topics exist.
     """
     whole = flows.agg(F.sum(_events())).first()
     total = whole[0] if whole is not None and whole[0] is not None else 0
@@ -168,7 +167,7 @@ def _loads(flows: DataFrame, depth: int, apexes: Sequence[str]) -> dict[str, flo
 
 
 def _ties(flows: DataFrame, apexes: Sequence[str], depth: int) -> dict[tuple[str, str], float]:
-    """How many events of clients would be within one host, for each pair of zones."""
+    """Return, for each pair of zones, the client events that one host for both would join."""
     if len(apexes) < 2:
         return {}
     used = (
@@ -190,12 +189,12 @@ def _ties(flows: DataFrame, apexes: Sequence[str], depth: int) -> dict[tuple[str
 
 
 def _zone_of(apexes: Sequence[str], depth: int, column: str = "subtree") -> Column:
-    """The longest of the apexes that a topic's first levels are at or below; null: none."""
+    """Return the longest apex at or above a topic's first levels, or null."""
     return _longest({apex: apex for apex in apexes}, depth, column)
 
 
 def _longest(values: Mapping[str, str], depth: int, column: str = "subtree") -> Column:
-    """The value of the longest key that a topic's first levels are at or below."""
+    """Return the value of the longest key at or above a topic's first levels, or null."""
     levels = sorted({key.count("/") + 1 if key else 0 for key in values}, reverse=True)
     tops = (F.substring_index(column, "/", level) for level in levels if level <= depth)
     return F.coalesce(*(looked_up(values, "string", top) for top in tops))
@@ -203,10 +202,10 @@ def _longest(values: Mapping[str, str], depth: int, column: str = "subtree") -> 
 
 def _located(flows: DataFrame, places: Placements, depth: int) -> tuple[DataFrame, DataFrame]:
     """
-    Where each client's traffic is best, and the flows with zones and nodes before and after.
+    Return the best node for each client, and the flows with zones and nodes before and after.
 
-    A client's best host has most of its traffic, the best node on it most of that; one that the
-    client is connected to already wins a tie.
+    A client's best host has most of its traffic, and its best node has most of the traffic on that
+    host. In a tie, a node wins that the client is already connected to.
     """
     rows = flows.withColumns(
         {
@@ -245,7 +244,7 @@ def _collected(located: DataFrame) -> list[TopicFlow]:
 
 
 def _seconds(messages: DataFrame) -> float:
-    """From the first message to the last; at least a millisecond, so that there is a rate."""
+    """Return the seconds from the first message to the last, at least 0.001 to allow a rate."""
     ends = messages.agg(F.min("created").alias("first"), F.max("created").alias("last"))
     (row,) = ends.toArrow().to_pylist()
     seconds: float = (row["last"] - row["first"]).total_seconds()

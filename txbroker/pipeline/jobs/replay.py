@@ -1,10 +1,10 @@
 """
-SHELL: a range of an archive back into topics.
+SHELL: publishes a range of an archive again.
 
-The rows come to this process in the order in which the zones received them, and leave it through
-one MQTT client with QoS 1, so messages of a topic stay in order. Only `WINDOW` of them may be
-unacknowledged, and the place of the last one before which all are is what a replay that was broken
-off goes on from: some messages may then come a second time, none is left out.
+The rows come to this process in the order in which the zones received them. One MQTT client
+publishes them with QoS 1, so messages of a topic stay in order. At most `WINDOW` messages are
+unacknowledged. The progress is the place of the last message up to which all are acknowledged. An
+interrupted replay resumes there: some messages may be published twice, but none is left out.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WINDOW = 500
-"""Messages that may be unacknowledged."""
+"""Maximum number of unacknowledged messages."""
 PATIENCE = 60.0
-"""Seconds without any acknowledgement after which a replay gives up."""
+"""Seconds without any acknowledgement after which a replay fails."""
 
 _ROWS_AT_ONCE = 20_000
 _SAVE_EVERY = 1.0
 _LOOK = 0.2
 
 Place = tuple[int, str, int, int]
-"""When it is due (microseconds since 1970), zone, epoch and offset: the order of a replay."""
+"""Due time (microseconds since 1970), zone, epoch and offset: the order of a replay."""
 
 
 def replay(
@@ -60,14 +60,14 @@ def replay(
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """
-    Publish what an archive holds of a range of time (`until` exclusive) and a filter, below
-    `prefix` if there is one; returns how many messages were acknowledged.
+    Publish the messages of an archive again; return the number of acknowledged messages.
 
-    They go through the node at `root` (gRPC) or at `mqtt` (its MQTT address). `speed` 2 is twice
-    as fast as they came, None as fast as possible. Without `retain` nothing is published as
-    retained. `resume` names a file that says how far this replay has come; it is made, read if it
-    is there, and deleted at the end. Raises
-    `PipelineError`, and Spark's errors.
+    `filter`, `since` and `until` (exclusive) select the messages. A `prefix` is put before each
+    topic. The messages go through the node at `root` (gRPC address) or at `mqtt` (MQTT address).
+    With `speed` 2 the replay is twice as fast as the original, with None as fast as possible.
+    Without `retain` no message is published as retained. `resume` names a file for the progress,
+    which is created, read if it exists, and deleted at the end. Raises `PipelineError`, and Spark's
+    errors.
     """
     _check(prefix, speed)
     address = mqtt or _address(root)
@@ -100,11 +100,11 @@ def replay(
 
 def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
     """
-    About `count` rows as they are to be replayed, in partitions small enough for one process:
-    `due, zone, epoch, offset, topic, payload, retain`.
+    Return the rows of a replay in order: `due, zone, epoch, offset, topic, payload, retain`.
 
-    A message is due when it was received, or with one before it in its zone: clocks are set back
-    now and then, and offsets never are.
+    About `count` rows are split into partitions small enough for one process. A message is due at
+    the time of its receipt, but never before an earlier message of its zone: clocks are set back
+    sometimes, offsets never.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -152,7 +152,7 @@ def _check(prefix: str, speed: float | None) -> None:
 
 
 class _Pace:
-    """When the next message leaves."""
+    """The times at which messages are due to leave."""
 
     def __init__(self, speed: float | None, is_stopping: Callable[[], bool]) -> None:
         self._speed = speed
@@ -160,7 +160,7 @@ class _Pace:
         self._begin: tuple[float, int] | None = None
 
     def wait_for(self, due: int) -> bool:
-        """Return at its time; False when the replay is to stop."""
+        """Wait until a message is due; return False if the replay must stop."""
         if self._speed is None:
             return not self._is_stopping()
         if self._begin is None:
@@ -176,10 +176,10 @@ class _Pace:
 
 
 class _Progress:
-    """How far a replay has come, in a file if that is wanted."""
+    """The progress of a replay, in a file if wanted."""
 
     def __init__(self, path: Path | None, told: Mapping[str, Any]) -> None:
-        """Read the file if it is there; raises `PipelineError`."""
+        """Read the file if it exists; raises `PipelineError`."""
         self.place: Place | None = None
         self._path = path
         self._told = dict(told)
@@ -199,7 +199,7 @@ class _Progress:
         self.place = (int(due), str(zone), int(epoch), int(offset))
 
     def save(self, *, now: bool = False) -> None:
-        """All up to `place` is acknowledged; now and then that is written down."""
+        """Write the progress every `_SAVE_EVERY` seconds, or `now`; raises `PipelineError`."""
         if self._path is None or self.place is None:
             return
         if now or time.monotonic() - self._saved > _SAVE_EVERY:
@@ -214,14 +214,14 @@ class _Progress:
                 ) from None
 
     def finish(self) -> None:
-        """There is nothing to go on from."""
+        """Delete the file of a finished replay."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
 
 @attrs.define(eq=False)
 class _Sent:
-    """A message that is on its way."""
+    """A published message."""
 
     place: Place
     is_acknowledged: bool = False
@@ -229,8 +229,9 @@ class _Sent:
 
 class _Publisher:
     """
-    One client that publishes in order. Paho's thread reads acknowledgements; all else happens in
-    the thread that calls.
+    A client that publishes in order.
+
+    Paho's thread reads acknowledgements; everything else runs in the caller's thread.
     """
 
     def __init__(self, address: str, progress: _Progress) -> None:
@@ -243,7 +244,7 @@ class _Publisher:
         self._changed = threading.Condition()
         self._sent: deque[_Sent] = deque()  # in order
         self._open: dict[int, _Sent] = {}  # by packet id
-        self._early: set[int] = set()  # acknowledged before `publish` knew the packet id
+        self._early: set[int] = set()  # ids acknowledged before `publish` returned them
         self._refused = ""
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=f"txbroker-replay-{secrets.token_hex(6)}"
@@ -271,7 +272,7 @@ class _Publisher:
         self._settle(now=True)
 
     def publish(self, place: Place, topic: str, payload: bytes, retain: bool) -> None:
-        """Send it as soon as the window has room; raises `PipelineError`."""
+        """Publish a message as soon as the window has room; raises `PipelineError`."""
         self._wait(WINDOW - 1)
         sent = _Sent(place)
         self._sent.append(sent)
@@ -298,7 +299,7 @@ class _Publisher:
         self._progress.save(now=now)
 
     def _wait(self, room: int) -> None:
-        """Until no more than `room` messages are open."""
+        """Wait until at most `room` messages are unacknowledged; raises `PipelineError`."""
         with self._changed:
             open_before, since = len(self._open), time.monotonic()
             while len(self._open) > room:

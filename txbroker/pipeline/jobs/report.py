@@ -1,8 +1,8 @@
 """
-SHELL: the report: one HTML file about an archive, or about any message rows.
+SHELL: writes the report, one HTML file about an archive or about any message rows.
 
-`measures.py` counts, `charts.py` draws, `page.py` sets the page; what is shown, and in which words,
-is decided here.
+`report_measures.py` counts, `charts.py` draws, `page.py` lays the page out. This module decides on
+the contents and their wording.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def report(
     owners: Mapping[str, str] | None = None,
 ) -> Path:
     """
-    Write the report to the file `out` and give its name.
+    Write the report to the file `out`; return its path.
 
-    `messages`, `ledger`, `depth` and `owners` as of `traffic`. Raises `PipelineError` where there
-    are no messages or the file cannot be written.
+    `messages`, `ledger`, `depth` and `owners` are those of `traffic`. Raises `PipelineError` if
+    there are no messages, or if the file cannot be written.
     """
     rows, made = history(messages, ledger)
     text = render(measure(rows, made, depth=depth, owners=owners), title)
@@ -69,7 +69,7 @@ def report(
 
 
 def render(measures: Measures, title: str) -> Html:
-    """The page."""
+    """Return the page."""
     totals = measures.totals
     subtitle = f"{totals.first:%Y-%m-%d %H:%M:%S} to {totals.last:%Y-%m-%d %H:%M:%S} UTC"
     seconds = max((totals.last - totals.first).total_seconds(), 0.001)
@@ -131,7 +131,7 @@ def _or_unknown(value: float | None, spell: Callable[[float], str]) -> str:
 
 
 def _groups(measures: Measures) -> list[Group]:
-    """Tiles under the first level in which subtrees differ."""
+    """Group the tiles by the first level in which subtrees differ."""
     names = [row["subtree"].split("/") for row in measures.subtrees]
     common = 0
     while all(len(name) > common + 1 and name[common] == names[0][common] for name in names):
@@ -250,7 +250,7 @@ def _latency_row(latency: Latency) -> list[str]:
 
 
 def _histogram(latencies: Latencies) -> list[Bar]:
-    """Every third of a decade from the first to the last that has any."""
+    """Return a bar for every third of a decade from the first to the last that has deliveries."""
     thirds = latencies.histogram
     if not thirds:
         return []

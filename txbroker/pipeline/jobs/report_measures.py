@@ -1,5 +1,5 @@
 """
-SHELL: the numbers of the report, counted by Spark.
+SHELL: counts the numbers of the report with Spark.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from txbroker.pipeline.jobs.traffic import MESSAGE_KEY, deliveries, subtree, tra
 from txbroker.pipeline.report_page.scales import step_of_time
 
 WINDOWS = 120
-"""Windows of time that the report shows at most."""
+"""Maximum number of time windows in the report."""
 SUBTREES = 200
-"""Subtrees that are shown by themselves, those with most messages."""
+"""Maximum number of subtrees shown, those with most messages."""
 PARTS = 40
-"""Parts of journals that are shown, those that miss most."""
+"""Maximum number of parts of journals shown, those that miss most."""
 HOLES = 200
-"""Gaps that are shown, the largest."""
+"""Maximum number of gaps shown, the largest."""
 A_DECADE = 3
 """Bars of the histogram for each power of ten."""
 ACCURACY = 100_000
@@ -35,7 +35,7 @@ _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @attrs.frozen(slots=True, kw_only=True)
 class Totals:
-    """All messages in one line; `first` and `last` are when they were received."""
+    """Totals of all messages; `first` and `last` are the times of receipt."""
 
     first: datetime
     last: datetime
@@ -49,9 +49,9 @@ class Totals:
 @attrs.frozen(slots=True, kw_only=True)
 class TimeWindow:
     """
-    One window of time, and what was published and delivered (None: no ledger) of it.
+    One window of time, with its publishes and deliveries (None: no ledger).
 
-    `covered` is how many of its `window` seconds lie between the first message and the last.
+    `covered` is the number of its `window` seconds between the first message and the last.
     """
 
     start: datetime
@@ -62,15 +62,16 @@ class TimeWindow:
     deliveries: int | None
 
     def rate(self, count: int | None) -> float | None:
-        """A count of this window a second; None where too little of it is covered to say."""
+        """Return a count per second; None if too little of the window is covered."""
         return None if count is None or self.covered * 2 < self.window else count / self.covered
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Latency:
     """
-    Seconds from a message's receipt at its owner to the client's acknowledgement, of one subtree;
-    of all where `name` is None.
+    Latencies of one subtree, in seconds; of all subtrees if `name` is None.
+
+    A latency is the time from a message's receipt at its owner to the client's acknowledgement.
     """
 
     name: str | None
@@ -84,10 +85,10 @@ class Latency:
 @attrs.frozen(slots=True, kw_only=True)
 class Latencies:
     """
-    Of all deliveries, by subtree, and a histogram: how many by third of a decade of seconds.
+    Latencies of all deliveries, by subtree, and a histogram by third of a decade of seconds.
 
-    `early` counts those that were acknowledged before they were received, going by the clocks of
-    two nodes; the histogram leaves them out.
+    `early` counts deliveries acknowledged before their receipt, by the clocks of two nodes. The
+    histogram leaves these out.
     """
 
     whole: Latency | None
@@ -98,7 +99,7 @@ class Latencies:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MissingOffsets:
-    """Offsets that are missing in a part, and when the messages around them were received."""
+    """Missing offsets of a part, and the times of receipt of the messages around them."""
 
     zone: str
     epoch: int
@@ -109,13 +110,13 @@ class MissingOffsets:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of missing offsets."""
         return self.last - self.first + 1
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class MeasuredPart:
-    """A part of a journal: the offsets that there are, and how many between them are missing."""
+    """A part of a journal: its first and last offset, and the number missing between them."""
 
     zone: str
     epoch: int
@@ -127,8 +128,10 @@ class MeasuredPart:
 @attrs.frozen(slots=True, kw_only=True)
 class Measures:
     """
-    All that the report shows. `subtrees` are rows of traffic, those with most messages first, the
-    rest of them in `others` (subtrees, messages, bytes). `latencies` is None without a ledger.
+    All numbers of the report.
+
+    `subtrees` are rows of traffic, those with most messages first. `others` has the totals of the
+    remaining subtrees: subtrees, messages, bytes. `latencies` is None without a ledger.
     """
 
     totals: Totals
@@ -149,7 +152,7 @@ def measure(
     depth: int,
     owners: Mapping[str, str] | None,
 ) -> Measures:
-    """Count everything; raises `PipelineError` where there are no messages."""
+    """Count everything; raises `PipelineError` if there are no messages."""
     totals = _totals(messages)
     span = (totals.last - totals.first).total_seconds()
     window = step_of_time(max(span, 1.0), WINDOWS)
@@ -174,7 +177,7 @@ def measure(
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:
-    """The rows as dictionaries, times in UTC."""
+    """Return the rows as dictionaries, with times in UTC."""
     rows: list[dict[str, Any]] = table.toArrow().to_pylist()
     for row in rows:
         for name, value in row.items():
@@ -201,7 +204,7 @@ def _totals(messages: DataFrame) -> Totals:
 
 
 def _moments(table: DataFrame, totals: Totals, window: int) -> tuple[TimeWindow, ...]:
-    """One for each window from the first message to the last, also for those without any."""
+    """Return every window from the first message to the last, also windows without messages."""
     names = ("messages", "bytes", "deliveries")
     found = {row["start"]: {name: row[name] for name in names} for row in _rows(table)}
     has_ledger = any(row["deliveries"] is not None for row in found.values())
@@ -237,7 +240,7 @@ def _latencies(messages: DataFrame, ledger: DataFrame, depth: int) -> Latencies:
 
 
 def _spread(made: DataFrame) -> list[Latency]:
-    """Count, percentiles and maximum of all and by name, those with most deliveries first."""
+    """Return count, percentiles and maximum of all and by name, most deliveries first."""
     spread = [
         F.percentile_approx("seconds", part, ACCURACY).alias(name)
         for name, part in _PERCENTILES.items()
@@ -245,13 +248,13 @@ def _spread(made: DataFrame) -> list[Latency]:
     table = made.rollup("name").agg(
         F.count("*").alias("count"), *spread, F.max("seconds").alias("most")
     )
-    # Over no rows at all the rollup has one row, without any.
+    # Without any rows, `rollup` still yields one row, with count 0.
     rows = _rows(table.where("count > 0").orderBy(F.desc("count"), "name").limit(SUBTREES))
     return [Latency(**row) for row in rows]
 
 
 def _next_offsets(messages: DataFrame) -> DataFrame:
-    """Each record with the offset and the time of the next one of its part."""
+    """Return each record with the offset and the time of the next record of its part."""
     within = Window.partitionBy("zone", "epoch").orderBy("offset")
     return messages.select(
         "zone",
@@ -264,7 +267,7 @@ def _next_offsets(messages: DataFrame) -> DataFrame:
 
 
 def _parts(messages: DataFrame) -> tuple[MeasuredPart, ...]:
-    """All parts, those that miss most first."""
+    """Return all parts, those that miss most first."""
     offsets = messages.groupBy("zone", "epoch").agg(
         F.min("offset").alias("first"),
         F.max("offset").alias("last"),
@@ -275,7 +278,7 @@ def _parts(messages: DataFrame) -> tuple[MeasuredPart, ...]:
 
 
 def _holes(messages: DataFrame) -> tuple[MissingOffsets, ...]:
-    """The largest gaps, in order of size."""
+    """Return the largest gaps in order of size."""
     missing = F.col("next") - F.col("offset") - 1
     table = (
         _next_offsets(messages)
@@ -294,5 +297,5 @@ def _holes(messages: DataFrame) -> tuple[MissingOffsets, ...]:
 
 
 def third_of_decade(number: int) -> float:
-    """Seconds at which a bar of the histogram begins."""
+    """Return the seconds at which a bar of the histogram begins."""
     return math.pow(10.0, number / A_DECADE)

@@ -1,14 +1,14 @@
 """
-SHELL: windows of numbers: how many, the least, the mean, the largest and the last, per topic.
+SHELL: rolls numbers in messages up to windows per topic: count, min, mean, max and last.
 
-A batch of messages becomes *partial* rows, one for each zone, topic and window in it, which are
-committed like the rows of an archive. Partial rows of a window add up, whenever they came: a
-message that is read late, from a zone that could not be reached, still counts in its window. So
-there is no state beside the files, and what is read is always exact (`read_rollup`).
+A batch of messages becomes *partial* rows, one for each zone, topic and window in it. Partial rows
+are committed like the rows of an archive. Partial rows of a window add up, whenever they came: a
+late message from an unreachable zone still counts in its window. So the files are the only state,
+and a read is always exact (`read_rollup`).
 
-A window is *closed* when its zone has a message from `watermark` behind its end, by the time that
-messages go by; then it is published, if that is wanted. What comes for a closed window counts in
-the files, and is not published any more.
+A window *closes* when its zone has a message from at least `watermark` behind the window's end, by
+the messages' own times. A closed window is published if wanted. A later message of a closed window
+counts in the files, and is not published.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ def read_rollup(
     until: datetime | None = None,
 ) -> DataFrame:
     """
-    The windows of a rollup that begin from `since` on and before `until`, of topics that the MQTT
-    filter matches, as `finished_rows` has them. Raises `PipelineError`.
+    Return the windows of a rollup as `finished_rows`; raises `PipelineError`.
+
+    The windows begin from `since` on and before `until`; `filter` is an MQTT filter of their
+    topics.
     """
     from pyspark.sql import functions as F
 
     state = Commits(path).load_existing(PARTIALS.kind)
-    # Who names a time asks for no messages without one.
+    # A range of times must exclude messages without a time, which have a time before 1970.
     first = None if until is None else 0
     wanted = FilesWanted(
         topics=filter,
@@ -116,14 +118,16 @@ def rollup(
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """
-    Roll up into the folder `out`: what an archive has beyond what was rolled up before, then it
-    returns; or the journals of the nodes about `root`, and then as `archive` does with `once`,
-    `interval` and `is_stopping`.
+    Roll messages up into the folder `out`.
 
-    `publish` is the gRPC address of a node: windows that have closed go to topics there, as
-    `publishable` has them, before the commit. Of the journals each goes there once; of an archive,
-    after a crash perhaps once more. A folder is of one kind of rollup: another window, field,
-    filter or range of time is refused. Raises `PipelineError`, and Spark's errors.
+    With `archive`, the job rolls up the part of the archive that no earlier run has, and returns.
+    With `root`, the job follows the journals of the nodes about `root`. `once`, `interval` and
+    `is_stopping` then have the meaning of the job `archive`.
+
+    `publish` is the gRPC address of a node. Closed windows are published there before the commit,
+    as `publishable` encodes them. A window of the journals is published once; a window of an
+    archive, after a crash, perhaps twice. All rollups in a folder have the same window, field,
+    filter and range of time; others are refused. Raises `PipelineError`, and Spark's errors.
     """
     if (root is None) == (archive is None):
         raise PipelineError("rollup reads either an archive or the nodes about a root; name one")
@@ -158,7 +162,7 @@ def rollup(
 
 
 def publishable(windows: DataFrame, label: str) -> DataFrame:
-    """Windows as retained messages (`topic, payload, qos, retain`): JSON, to TOPIC/rollup/LABEL."""
+    """Encode windows as retained messages: JSON, to TOPIC/rollup/LABEL."""
     from pyspark.sql import functions as F
 
     times = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"}
@@ -192,7 +196,7 @@ def _take_between(
 
 
 class _Job:
-    """Takes batches of messages into one folder."""
+    """Rolls batches of messages up into one folder."""
 
     def __init__(
         self,
@@ -211,14 +215,14 @@ class _Job:
         self._report = report
 
     def take(self, rows: DataFrame, query: str, number: int) -> None:
-        """Roll up a batch, once."""
+        """Roll a batch up, once."""
         state = self._commits.load()
-        # With another watermark other windows have closed: that is another batch for the sink.
+        # Another watermark closes other windows: under the same name the sink would drop them.
         name = f"{query}-{number}-{self._watermark}" if query else ""
         if query and state.has_batch(query, number):
             self._forget(name)
             return
-        # One task writes: there is far less of this than of messages, and files are few then.
+        # More tasks would make more files; partial rows are far fewer than messages.
         partials = partial_rows(rows, self._windows).repartition(1)
         files = write_files(partials, self._commits.archive, PARTIALS)
         if not files:
@@ -244,7 +248,7 @@ class _Job:
             self._topics.forget(name)
 
     def _untimed(self, spark: SparkSession, files: Iterable[DataFile]) -> int:
-        """How many messages of a batch say no time."""
+        """Return the number of a batch's messages without a time."""
         from pyspark.sql import functions as F
 
         of_them = [file for file in files if file.latest == UNTIMED]
@@ -261,8 +265,9 @@ class _Job:
         files: Iterable[DataFile],
     ) -> DataFrame:
         """
-        The windows that this batch closes, with all that is known of them, in one partition and
-        always in the same order.
+        Return the windows that this batch closes, complete, in one partition.
+
+        The order is always the same: otherwise a repeated batch would be published twice.
         """
         from pyspark.sql import functions as F
 

@@ -1,9 +1,8 @@
 """
-SHELL: how much passes through each subtree of topics, by window of time.
+SHELL: counts the traffic of each subtree of topics, by window of time.
 
-What lives here: the aggregation that the command `traffic` shows and that the jobs *plan* and
-*report* begin with. What cannot be known (deliveries without a ledger, an owner that nobody names)
-is null, never 0.
+The command `traffic` shows this aggregation, and the jobs *plan* and *report* begin with it. An
+unknown number (deliveries without a ledger, or an owner that is not named) is null, never 0.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ TRAFFIC_COLUMNS = (
     " cross_share double"
 )
 """
-Traffic of a subtree in a window, in Spark's DDL.
+Columns of the traffic of a subtree in a window, in Spark's DDL.
 
-`start` and `end` are the window's, or of all that was read where there are no windows. `subtree` is
-the first levels of the topics. `messages` counts publishes, `bytes` their payloads, `publishers`
-distinct client ids. `deliveries` counts those of the window's messages, whenever they were made;
-`fan_out` is deliveries a message. `copies` counts messages once for each node other than the owner
-that delivered them: what a link carried. `cross_publishes` came in at another node than the
-owner's, `cross_deliveries` were made at one; `cross_share` is the part that the two have in all
-publishes and deliveries (of publishes alone where deliveries are null).
+- `start`, `end`: the window's; without windows, those of all messages read.
+- `subtree`: the first levels of the topics.
+- `messages`: publishes; `bytes`: their payloads; `publishers`: distinct client ids.
+- `deliveries`: deliveries of the window's messages, at any time; `fan_out`: deliveries per message.
+- `copies`: messages, counted once per node other than the owner that delivered them: the load of
+  links.
+- `cross_publishes`: publishes received at another node than the owner's. `cross_deliveries`:
+  deliveries made at another node. `cross_share`: the share of both in all publishes and deliveries,
+  or in publishes alone where deliveries are null.
 """
 
 MESSAGE_KEY = ["zone", "epoch", "offset"]
@@ -44,12 +45,13 @@ def traffic(
     owners: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """
-    Traffic per subtree and window: rows of `TRAFFIC_COLUMNS`, ordered by start and subtree.
+    Return the traffic per subtree and window: rows of `TRAFFIC_COLUMNS`, by start and subtree.
 
-    `messages` are message rows, `ledger` rows of the delivery ledger, None where none was kept;
-    the path of an archive stands for what it has of both (see `history`). `depth` is how many
-    levels name a subtree (0: all topics in one), `window` its seconds. `owners` has the node of
-    each zone (apex): cross-node columns are null for subtrees with a message of any other zone.
+    `messages` are message rows, `ledger` rows of the delivery ledger, or None if none was kept. The
+    path of an archive stands for its messages and ledger (see `history`). `depth` is the number of
+    levels of a subtree (0: all topics in one), `window` the seconds of a window. `owners` has the
+    node of each zone (apex). Cross-node columns are null for subtrees with a message of any other
+    zone.
     """
     messages, ledger = history(messages, ledger)
     rows = messages.withColumn("subtree", subtree("topic", depth))
@@ -72,17 +74,17 @@ def traffic(
 
 
 def subtree(topic: str, depth: int) -> Column:
-    """The first `depth` levels of the column `topic`; a topic of fewer levels stands for itself."""
+    """Return the first `depth` levels of the column `topic`, or all of a shorter topic."""
     return F.substring_index(topic, "/", depth)
 
 
 def deliveries(ledger: DataFrame) -> DataFrame:
-    """The ledger's rows that say that a client has a message."""
+    """Return the ledger's rows of kind `delivery`."""
     return ledger.where(F.col("kind") == "delivery")
 
 
 def with_owner(rows: DataFrame, owners: Mapping[str, str]) -> DataFrame:
-    """The rows and the column `owner`: the node of their zone, null where `owners` has none."""
+    """Add the column `owner`: the node of the row's zone, null where `owners` lacks the zone."""
     if not owners:
         return rows.withColumn("owner", F.lit(None).cast("string"))
     known = rows.sparkSession.createDataFrame(sorted(owners.items()), "zone string, owner string")
@@ -93,7 +95,7 @@ _DELIVERED = ("deliveries", "copies", "cross_deliveries")
 
 
 def _delivered(made: DataFrame, owners: Mapping[str, str]) -> DataFrame:
-    """`_DELIVERED` for each message that has a delivery; the last two null without its owner."""
+    """Return `_DELIVERED` of each delivered message; without an owner the last two are null."""
     at_node = made.groupBy(*MESSAGE_KEY, "node").agg(F.count("*").alias("made"))
     is_elsewhere = F.col("node") != F.col("owner")
     return (
@@ -108,14 +110,14 @@ def _delivered(made: DataFrame, owners: Mapping[str, str]) -> DataFrame:
 
 
 def _sums(*, has_ledger: bool) -> list[Column]:
-    """The sums of a group; one message whose owner is unknown makes the cross-node ones null."""
+    """Return a group's sums; one message without a known owner makes cross-node sums null."""
     is_known = F.count("owner") == F.count("*")
 
     def if_known(value: Column) -> Column:
         return F.when(is_known, value)
 
     def delivered(name: str) -> Column:
-        # A message that no row of the ledger names was delivered to nobody.
+        # A message without a row in the ledger has no delivery: without coalesce, it would be null.
         return F.sum(F.coalesce(name, F.lit(0))) if has_ledger else F.lit(None).cast("long")
 
     return [

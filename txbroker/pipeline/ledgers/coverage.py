@@ -1,9 +1,9 @@
 """
-CORE: from where to where subscriptions held, worked out from the rows of ledgers.
+CORE: computes the ranges in which subscriptions held, from the rows of ledgers.
 
-A subscription says itself where it began and ended in each part (`start`, `end`). Where the topics
-of a zone went on in another part, it went along: that follows from the passages. Nothing else
-does, so who lacks the ledger of a node is told too little, not too much.
+Rows `start` and `end` give a subscription's begin and end in each part. When the topics of a zone
+continue in another part, the subscription follows them: the passages show that. No other source
+adds ranges. So without the ledger of a node the ranges are too few, never too many.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ END = (1 << 62) - 1
 @attrs.frozen(kw_only=True)
 class SubscriptionEvent:
     """
-    A subscription begins to hold above an offset of a part, at a QoS, or (`qos` None) ends there.
-    Of two at one offset the later one counts; `time` in microseconds UTC, `number` within a ledger.
+    A subscription begins above an offset of a part at `qos`, or ends there (`qos` None).
+
+    Of two events at one offset the later one counts. `time` is in microseconds UTC, `number` is the
+    number of the row in its ledger.
     """
 
     part: JournalId
@@ -38,8 +40,9 @@ class SubscriptionEvent:
 @attrs.frozen(kw_only=True)
 class Coverage:
     """
-    A subscription held for the topics within an apex from above the offset `since` up to `until`.
-    `time` is that of the event that says so.
+    A subscription held for topics within the apex `within`, above the offset `since` up to `until`.
+
+    `time` is the time of the event that states this, in microseconds UTC.
     """
 
     part: JournalId
@@ -53,7 +56,7 @@ class Coverage:
 def covered(
     topic_filter: str, events: Iterable[SubscriptionEvent], passages: Sequence[EpochTransition]
 ) -> list[Coverage]:
-    """Where one subscription of one session held; only at QoS 1 and 2."""
+    """Return the ranges in which one subscription of one session held at QoS 1 or 2."""
     by_part: dict[JournalId, list[SubscriptionEvent]] = defaultdict(list)
     for event in events:
         by_part[event.part].append(event)
@@ -74,7 +77,7 @@ def covered(
 
 
 def _own(events: Sequence[SubscriptionEvent]) -> Iterable[Coverage]:
-    """What the events of one part say, in their order."""
+    """Return the ranges that the ordered events of one part state."""
     for place, event in enumerate(events):
         until = events[place + 1].offset if place + 1 < len(events) else END
         if event.qos is not None and until > event.offset:
@@ -93,7 +96,7 @@ def _follow(
     passage: EpochTransition,
     by_part: dict[JournalId, list[SubscriptionEvent]],
 ) -> Coverage | None:
-    """Where a subscription goes on that held in the part as topics left it; None: it did not."""
+    """Return the range that continues `span` after a passage; None if the passage has none."""
     left, entered = passage.left, passage.entered
     if span.part != left.part or not may_match_within(topic_filter, passage.apex):
         return None
@@ -105,7 +108,7 @@ def _follow(
         within = span.within
     else:
         return None
-    # What the session says itself of the part counts from there on.
+    # An event of the new part ends the inherited range: the session's own statement counts.
     said = (e.offset for e in by_part.get(entered.part, ()) if e.offset >= entered.offset)
     until = min(said, default=END)
     if until <= entered.offset:

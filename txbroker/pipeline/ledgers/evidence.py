@@ -1,4 +1,4 @@
-"""SHELL: what an audit compares, from the nodes of a tree, from an archive, or from both."""
+"""SHELL: gathers the evidence of an audit from the nodes of a tree, an archive, or both."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NO_NODES = (
 @attrs.frozen(kw_only=True)
 class Evidence:
     """
-    What an audit compares: DataFrames with `MESSAGE_COLUMNS`, `LEDGER_COLUMNS` and
-    `CURSOR_COLUMNS`; a message may be there twice. `is_whole`: every node was asked for its
-    sessions and its ledger.
+    The input of an audit: DataFrames of `MESSAGE_COLUMNS`, `LEDGER_COLUMNS`, `CURSOR_COLUMNS`.
+
+    A message may occur twice. `is_whole`: True if every node has reported its sessions and ledger.
     """
 
     messages: DataFrame
@@ -35,8 +35,9 @@ def without_nodes(
     spark: SparkSession, messages: DataFrame, ledger: DataFrame
 ) -> tuple[Evidence, tuple[str, ...]]:
     """
-    What the rows of ledgers have to say of messages by themselves, and the line that tells how far
-    that goes: nothing is called lost.
+    Return the evidence of ledger rows alone, and the line that states its limit.
+
+    The audit then calls no message lost.
     """
     cursors = spark.createDataFrame([], CURSOR_COLUMNS)
     evidence = Evidence(messages=messages, ledger=ledger, cursors=cursors, is_whole=False)
@@ -47,12 +48,14 @@ def gather(
     spark: SparkSession, root: str, messages: DataFrame, ledger: DataFrame | None = None
 ) -> tuple[Evidence, tuple[str, ...]]:
     """
-    What the nodes of the tree of `root` have to say of `messages`, beyond rows of `ledger` that are
-    known already: of each ledger, those behind the last of these are read. Raises `PipelineError`.
-    With it one line for each thing that limits the audit.
+    Gather the evidence about `messages` from the nodes of the tree of `root`.
 
-    Sessions are asked before the ledgers are read, so that what was not with its client by then has
-    its row, and after that: a session on its way from one node to another is found once.
+    `ledger` has rows that are known already: of each ledger, only later rows are read. Return the
+    evidence, and one line for each limit of the audit. Raises `PipelineError`.
+
+    The nodes report their sessions before the ledgers are read, and again after that. So each
+    message that was not delivered at the first report has its row, and a session that moves between
+    two nodes is found once.
     """
     from txbroker.pipeline.ledgers import ledgers as ledgers
 
@@ -62,7 +65,7 @@ def gather(
     known = ledgers.ledgers_of(found, reached)
     after, away_after = ledgers.cursors(found)
     away = {one.node: one for one in (*missing, *away_before, *known.missing, *away_after)}
-    rows = ledgers.read_spans(spark, known.spans).persist()  # else each use asks the nodes again
+    rows = ledgers.read_spans(spark, known.spans).persist()  # Unpersisted, each use asks the nodes.
     notes = [
         f"node {one.node} at {one.grpc} cannot be asked: of sessions that may be there, nothing is"
         " called lost"
@@ -75,7 +78,7 @@ def gather(
     evidence = Evidence(
         messages=messages,
         ledger=rows if ledger is None else rows.unionByName(ledger),
-        # Spark takes an empty chunk for the end.
+        # Spark would take an empty chunk for the end of the table.
         cursors=spark.createDataFrame(
             pa.concat_tables([before, after]).combine_chunks(), CURSOR_COLUMNS
         ),
@@ -85,7 +88,7 @@ def gather(
 
 
 def _reached(ledger: DataFrame) -> dict[str, int]:
-    """Of each ledger the row behind the last one that is there."""
+    """Return the number of the next row to read of each ledger."""
     from pyspark.sql import functions as f
 
     last = ledger.groupBy("ledger").agg(f.max("number").alias("last")).collect()

@@ -1,12 +1,12 @@
 """
-SHELL: the delivery ledgers of all nodes into an archive of their own beside that of the messages.
+SHELL: copies the delivery ledgers of all nodes to an archive beside that of the messages.
 
     ARCHIVE/_ledger/ledger=<identity>/day=<UTC date>/<name>.parquet
 
-How far each ledger was copied is what its manifests say (`ArchiveState.positions`), and nothing
-else: a commit adds rows and moves the place in one step. So rows come once, whenever the job is
-killed. A task takes one stretch of one ledger, and hands over what it got of it, however the
-reading ended: rows come in order, so that is always all up to some row.
+Only the archive's manifests record how far each ledger was copied (`ArchiveState.positions`). One
+commit adds rows and advances the position. So each row is copied once, even if the job is killed. A
+task reads one span of one ledger, and returns the rows that it got before any failure. Rows come in
+order, so these are always all rows up to some row.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEPT = timedelta(days=30)
-"""How long rows are kept unless something else is said."""
+"""Default retention of ledger rows."""
 
 EVERY = 10.0
-"""Seconds between two looks at the ledgers, in a job that runs on."""
+"""Seconds between two polls of the ledgers in a continuous job."""
 
 ROWS_AT_ONCE = 4_000_000
-"""Rows of one commit, about; at most `ledger.SPAN_ROWS` of them are of one ledger."""
+"""Approximate rows of one commit; at most `ledgers.SPAN_ROWS` of them are of one ledger."""
 
 QUERY = "ledgers"
-"""The name of the copying in the manifests; its batches are numbered."""
+"""The name of the copy job in the manifests; its batches are numbered."""
 
 
 class LedgerCopy:
     """
-    Copies ledgers into the archive of a job; the caller has the folder's lock. What cannot be read
-    now is left for later: nothing about nodes is raised, all of it is reported (as `upkeep`):
-    `ledger_rows` copied, `ledger_gaps` and `ledger_away` in lines. The latter once, until it has
-    changed.
+    Copies ledgers to the archive of a job; the caller holds the folder's lock.
+
+    A ledger that cannot be read now is copied later. Failures of nodes raise nothing, and are
+    reported as `upkeep`: `ledger_rows` copied, and the lines `ledger_gaps` and `ledger_away`.
+    `ledger_away` is reported once, until it changes.
     """
 
     def __init__(
@@ -73,7 +74,11 @@ class LedgerCopy:
         self._next = 0.0
 
     def between(self) -> None:
-        """One commit, if it is time for the next look. Raises `PipelineError` about the archive."""
+        """
+        Run one commit if the next poll is due.
+
+        Raises `PipelineError` for failures of the archive.
+        """
         if time.monotonic() < self._next:
             return
         state = self._commits.load()
@@ -85,7 +90,7 @@ class LedgerCopy:
         self._next = time.monotonic() + EVERY
 
     def all(self) -> None:
-        """All that there is now, commit by commit, and what the archive needs beside."""
+        """Copy all present rows, commit by commit, then maintain the archive."""
         state = self._commits.load()
         spans, away = self._look(state)
         while spans:
@@ -101,14 +106,14 @@ class LedgerCopy:
     # internal
 
     def _look(self, state: ArchiveState) -> tuple[list[LedgerSpan], list[str]]:
-        """What there is beyond the archive, and what cannot be asked, in lines."""
+        """Return the spans beyond the archive, and a line for each node that does not answer."""
         reached = {ledger: number for ledger, (_, number) in state.positions.items()}
         try:
             found, missing = holders(self._root)
         except PipelineError as error:
             return [], [str(error)]
         known = ledgers_of(found, reached)
-        # Of a node's data there may be a copy somewhere, with the same ledger.
+        # A copy of a node's data has the same ledger: without this check its rows come twice.
         nodes: dict[str, str] = {}
         spans = [
             span for span in known.spans if nodes.setdefault(span.ledger, span.node) == span.node
@@ -118,7 +123,7 @@ class LedgerCopy:
         ]
 
     def _copy(self, spans: Sequence[LedgerSpan], state: ArchiveState) -> dict[str, str]:
-        """One commit on top of this state; a line for each ledger that was not read to the end."""
+        """Run one commit on top of `state`; return a line for each ledger not read to its end."""
         copied = self._write(spans)
         files = tuple(DataFile.from_json(file) for one in copied for file in one["files"])
         if files:
@@ -157,8 +162,9 @@ class LedgerCopy:
 
 def next_spans(spans: Iterable[LedgerSpan], times: Mapping[str, int]) -> list[LedgerSpan]:
     """
-    Which of them one commit takes: of each ledger the first, and those first of which the archive
-    is furthest behind, by the time of the last row that it has.
+    Return the spans for one commit: the first of each ledger, most outdated ledgers first.
+
+    A ledger's age in the archive is the time of its last archived row.
     """
     firsts: dict[str, LedgerSpan] = {}
     for span in spans:
@@ -178,7 +184,7 @@ def next_spans(spans: Iterable[LedgerSpan], times: Mapping[str, int]) -> list[Le
 
 @attrs.define
 class _Copied:
-    """What a task did with one span, as the driver is told."""
+    """Result of a task for one span, as returned to the driver."""
 
     node: str
     ledger: str
@@ -187,7 +193,7 @@ class _Copied:
     error: str = ""
 
     def rows(self, span: LedgerSpan) -> Iterator[pa.RecordBatch]:
-        """Those that can be had."""
+        """Return the rows that can be read; store an error."""
         try:
             yield from read_span(span, self._miss)
         except PipelineError as error:
@@ -198,7 +204,7 @@ class _Copied:
 
 
 def _copy_planned(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On a worker: spans to files, which are part of nothing until they are committed."""
+    """Write spans to files on a worker; only a commit makes the files part of the archive."""
     for batch in batches:
         for row in batch.to_pylist():
             span = LedgerSpan(**row)

@@ -1,4 +1,4 @@
-"""CORE: stored batches of a delivery ledger to Arrow record batches."""
+"""CORE: converts stored batches of a delivery ledger to Arrow record batches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def ledger_to_arrow(
     body: bytes, *, node: str, ledger: str, first: int, start: int, end: int
 ) -> pa.RecordBatch:
     """
-    The rows with numbers from `start` up to `end` (exclusive), of a batch that begins at `first`,
-    as `rows.LEDGER_ARROW`; raises `PipelineError` for a body of another format, or none.
+    Convert the rows from number `start` up to `end` (exclusive) to `row_schema.LEDGER_ARROW`.
+
+    The batch begins at number `first`. Raises `PipelineError` for a damaged body, or one of another
+    format.
     """
     rows = _read(body, node)
     count = len(rows.kinds)
@@ -36,8 +38,9 @@ def ledger_to_arrow(
 
 def gap_before(rows: pa.RecordBatch, missing: int) -> pa.RecordBatch:
     """
-    A row `gap` of rows that were not kept until they were read, so many; `rows` come next. It has
-    the time of the first of these: what is missing is older.
+    Return a row `gap` for `missing` rows that were deleted before they were read.
+
+    The gap precedes `rows`, and has the time of their first row, as the missing rows are older.
     """
     after = rows.slice(0, 1).to_pylist()[0]
     gap = {
@@ -56,7 +59,7 @@ def gap_before(rows: pa.RecordBatch, missing: int) -> pa.RecordBatch:
 def _read(body: bytes, node: str) -> LedgerRows:
     try:
         rows = LedgerRows.FromString(body)
-    except Exception:  # DecodeError, which is of the implementation of protobuf
+    except Exception:  # Each implementation of protobuf has its own DecodeError.
         raise PipelineError(f"node {node}: damaged rows in its ledger") from None
     if rows.format != FORMAT:
         raise PipelineError(
@@ -100,7 +103,7 @@ def _columns(
 def _named(
     places: Sequence[int], names: Sequence[object], kind: pa.DataType, count: int
 ) -> pa.Array:
-    """What rows name by its place, from 1 on; null for 0, and where no row names any."""
+    """Return the names at the places (from 1 on) of rows; null for 0, or without any places."""
     if not places:
         return pa.nulls(count, kind)
     return pa.array([None, *names], kind).take(pa.array(list(places), pa.int32()))

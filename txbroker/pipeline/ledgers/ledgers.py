@@ -1,10 +1,9 @@
 """
-SHELL: the delivery ledgers of all nodes of a tree, and how far their sessions have come.
-Synchronous gRPC.
+SHELL: reads the delivery ledgers of all nodes of a tree, and their sessions' cursors.
 
-`spans` says what there is to read, `read_span` reads it, on a worker of Spark or anywhere else;
-`ledger` does both for a Spark session. Durable sessions, and ledgers, are at pure edges as well, so
-every node is asked, not just those of zones.
+`ledgers` returns the spans to read. `read_span` reads a span, on a Spark worker or elsewhere.
+`ledger` does both for a Spark session. Pure edges have durable sessions and ledgers too, so every
+node is asked, not only owners of zones. gRPC calls are synchronous.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ AT_ONCE = 16
 """Nodes that are asked at the same time."""
 
 SPAN_ROWS = 500_000
-"""Rows that one task reads, at the most."""
+"""Maximum rows that one task reads."""
 
 QUIET_SECONDS = 30.0
-"""After so long without an answer a node that is read counts as away."""
+"""Seconds without an answer after which a node counts as away."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,8 +61,9 @@ class SessionHolder:
 @attrs.frozen(kw_only=True)
 class LedgerSpan:
     """
-    Rows of one ledger, `end` exclusive; what one task reads. Where rows from `start` on are not
-    kept any more, a row `gap` comes in their place.
+    The rows of one ledger from `start` to `end` (exclusive), which one task reads.
+
+    If rows from `start` on were deleted, a row `gap` replaces them.
     """
 
     node: str
@@ -76,8 +76,10 @@ class LedgerSpan:
 @attrs.frozen(kw_only=True)
 class Ledgers:
     """
-    What one look has found: which rows there are, nodes that keep no ledger, and nodes that cannot
-    be asked now.
+    Result of a poll of all nodes.
+
+    `spans` are the rows to read; `without` has nodes without a ledger; `missing` has nodes that do
+    not answer.
     """
 
     spans: tuple[LedgerSpan, ...]
@@ -90,8 +92,10 @@ class Ledgers:
 
 def holders(root: str) -> tuple[tuple[SessionHolder, ...], tuple[SessionHolder, ...]]:
     """
-    Every node of the tree of which the one at `root` is one: those that answer, and those that do
-    not; raises `PipelineError` when that one does not.
+    Find every node of the tree that the node at `root` belongs to.
+
+    Return the nodes that answer, and the nodes that do not. Raises `PipelineError` if the node at
+    `root` does not answer.
     """
     seen: dict[str, SessionHolder] = {}
     answered: dict[str, SessionHolder] = {}
@@ -127,14 +131,14 @@ def _neighbours(reply: StatusReply) -> Iterator[ZoneCut]:
 
 
 def ledgers(root: str) -> Ledgers:
-    """What there is to read now; raises `PipelineError` when the node at `root` does not answer."""
+    """Find all present ledger rows; raises `PipelineError` if the node at `root` is away."""
     found, missing = holders(root)
     known = ledgers_of(found)
     return attrs.evolve(known, missing=(*missing, *known.missing))
 
 
 def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None = None) -> Ledgers:
-    """The same of these nodes; of a ledger that `reached` names from that row on."""
+    """Find the ledger rows of these nodes; a ledger in `reached` begins at the row given there."""
     spans: list[LedgerSpan] = []
     without: list[str] = []
     away: list[SessionHolder] = []
@@ -150,8 +154,10 @@ def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None
 
 def cut_spans(holder: SessionHolder, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
     """
-    The rows of a ledger from `start` on, in spans for tasks. Of what is not kept any more the first
-    span says so; but for a reader from the beginning, whose first row shows it.
+    Cut the rows of a ledger from `start` on into spans for tasks.
+
+    The first span also covers deleted rows, so that it yields a gap. A reader from row 1 needs no
+    gap: the number of its first row shows the deletion.
     """
     kept = max(start, state.first)
     for first in range(kept, state.end, SPAN_ROWS):
@@ -168,8 +174,10 @@ def read_span(
     span: LedgerSpan, on_missing: Callable[[int], None] = lambda count: None
 ) -> Iterator[pa.RecordBatch]:
     """
-    Its rows in their order, as `rows.LEDGER_ARROW`; `on_missing` is told of how many there is a row
-    `gap` instead. Raises `PipelineError`, also where the node has another ledger by now.
+    Read the rows of a span, in order, as `row_schema.LEDGER_ARROW`.
+
+    `on_missing` receives the number of rows that a row `gap` replaces. Raises `PipelineError`, also
+    if the node has another ledger now.
     """
     missing = 0
     request = LedgerRequest(start=span.start, end=span.end, ledger=span.ledger)
@@ -203,19 +211,20 @@ def read_span(
 
 def ledger(spark: SparkSession, root: str) -> DataFrame:
     """
-    The ledgers of all nodes that answer, as they are now (`rows.LEDGER_COLUMNS`); raises
-    `PipelineError`.
+    Return the present ledgers of all nodes that answer (`row_schema.LEDGER_COLUMNS`).
+
+    Raises `PipelineError`.
     """
     return read_spans(spark, ledgers(root).spans)
 
 
 def read_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
-    """The same for what `ledgers` has found."""
+    """Return the rows of spans that `ledgers` has found."""
     return plan_spans(spark, spans).mapInArrow(_read_planned, LEDGER_COLUMNS)
 
 
 def plan_spans(spark: SparkSession, spans: Sequence[LedgerSpan]) -> DataFrame:
-    """One row for each, with the fields as columns, to be read by tasks."""
+    """Return one row per span, with the fields as columns, as input for tasks."""
     fields = [field.name for field in attrs.fields(LedgerSpan)]
     columns = "node string, address string, ledger string, start long, end long"
     rows = [attrs.astuple(span) for span in spans]
@@ -235,8 +244,9 @@ def _read_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 def cursors(found: Iterable[SessionHolder]) -> tuple[pa.Table, tuple[SessionHolder, ...]]:
     """
-    How far every durable session at these nodes has come (`rows.CURSOR_ARROW`), and the nodes that
-    did not answer.
+    Return the cursors of all durable sessions of these nodes (`row_schema.CURSOR_ARROW`).
+
+    Also return the nodes that did not answer.
     """
     tables = [CURSOR_ARROW.empty_table()]
     away: list[SessionHolder] = []
@@ -249,7 +259,7 @@ def cursors(found: Iterable[SessionHolder]) -> tuple[pa.Table, tuple[SessionHold
 
 
 def cursors_to_arrow(replies: Sequence[CursorsReply]) -> pa.Table:
-    """One node's answer."""
+    """Convert the replies of one node."""
     node, kept = replies[0].node, replies[0].kept
     positions = {(one.zone, one.epoch): one for one in replies[0].positions}
     rows: list[dict[str, object]] = []
@@ -277,7 +287,7 @@ def _status(channel: grpc.Channel) -> StatusReply:
 
 
 def _ledger_state(channel: grpc.Channel) -> LedgerState:
-    # What is asked for is no row: only what the ledger is.
+    # An empty range of rows asks for the ledger's state alone.
     call = JournalStub(channel).Ledger(LedgerRequest(start=1, end=1), timeout=QUIET_SECONDS)
     return next(iter(call)).state
 
@@ -289,7 +299,7 @@ def _cursors(channel: grpc.Channel) -> list[CursorsReply]:
 def _ask_all(
     found: Iterable[SessionHolder], ask: Callable[[grpc.Channel], T]
 ) -> Iterator[tuple[SessionHolder, T | grpc.RpcError]]:
-    """All at the same time; the error where a node gives no answer."""
+    """Ask all nodes at the same time; yield the error of a node that does not answer."""
 
     def one(holder: SessionHolder) -> tuple[SessionHolder, T | grpc.RpcError]:
         with open_channel(holder.grpc) as channel:

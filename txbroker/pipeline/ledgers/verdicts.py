@@ -1,6 +1,8 @@
 """
-CORE: what to make of a message that no ledger says was delivered or dropped, and that its session
-neither waits for nor has on its way, as far as that speaks of the message's part.
+CORE: decides the audit status of messages that the ledgers and cursors leave open.
+
+Such a message has no row `delivery` or `dropped` for its session. In the message's part, the
+session neither waits for it nor has it in flight.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from txbroker.model.log_position import JournalId
 from txbroker.pipeline.source.row_schema import AUDIT_ARROW
 
 SLACK = 60_000_000
-"""Microseconds by which the clocks of two nodes may differ where a gap of a ledger is judged."""
+"""Maximum difference of two nodes' clocks, in microseconds, for judging a gap of a ledger."""
 
 
 def has_passed(
     part: JournalId, reaches: Mapping[JournalId, int], passages: Sequence[EpochTransition]
 ) -> bool:
     """
-    Whether a session has been given all of a part, and is beyond it; `reaches`: how far it is in
-    each part of which its node says anything. A node that has not heard of a part has it ahead.
+    Return True if a session has passed a part: it has received all of it and left it.
+
+    `reaches` has the session's offset in each part that its node reports. A part that the node
+    does not know lies ahead of the session.
     """
     if part in reaches:
         return True
@@ -42,10 +46,12 @@ def has_passed(
 
 def verdict(row: Mapping[str, Any], passages: Sequence[EpochTransition], *, is_whole: bool) -> str:
     """
-    The status of one message for one session. `row` has its place, its time (`created`) and when
-    the subscription was written down (`said`), both in microseconds; where the session is known
-    somewhere `kept` (whether its node keeps a ledger) and `parts`; and when a ledger that speaks of
-    the session last had a gap (`gap`).
+    Return the status of one message for one session.
+
+    `row` has the message's position, its time `created`, and the time `said` at which the
+    subscription was written; both in microseconds. If a node knows the session, `row` has `kept`
+    (True if the node keeps a ledger) and `parts`. `gap` is the time of the last gap in a ledger
+    with rows of the session, or None.
     """
     if row["parts"] is None:
         status = "lost" if is_whole else "unknown"
@@ -66,7 +72,7 @@ def verdict(row: Mapping[str, Any], passages: Sequence[EpochTransition], *, is_w
 def judge(
     passages: Sequence[EpochTransition], *, is_whole: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """On a worker: such rows, those without a `status`, to rows of `rows.AUDIT_ARROW`."""
+    """Return a worker function: rows without a `status` become rows of `row_schema.AUDIT_ARROW`."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

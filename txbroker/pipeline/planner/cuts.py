@@ -1,20 +1,22 @@
 """
-CORE: which subtrees to delegate, and to which host, so that no host has much more than its share.
+CORE: decides which subtrees to delegate to which host, so that no host has much more than its
+share.
 
-What lives here: arithmetic on loads of topic subtrees. What does not: rows, nodes, files. A *load*
-is any additive measure, such as events a second. A *host* is a machine that runs one node for each
-of its zones.
+The module has arithmetic on loads of topic subtrees, and no rows, nodes or files. A *load* is any
+additive measure, such as events per second. A *host* is a machine that runs one node for each of
+its zones.
 
-The problem is to partition a tree: a new zone takes a subtree, less the zones that are cut out of
-it, so whole branches come away with one cut, and a branch that is too heavy for any host comes away
-in parts. Given the parts, to balance hosts is multiprocessor scheduling, which is NP-hard; heaviest
-first, each to the host with the least, is within 4/3 of the best (LPT: R. L. Graham, "Bounds on
-multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969)). Here the parts are made on the
-way: the heaviest subtree that has no room anywhere is opened, and its children are parts then. What
-has room depends on how much a host may have, and that is found by bisection (as MULTIFIT does: E.
-G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first also needs the
-fewest zones for what it moves. Loads stay where they are unless a cut moves them: what a host has
-today is only ever taken from it.
+The problem is to partition a tree. A new zone takes a subtree, less the zones that are cut out of
+it. So one cut moves a whole branch, and several cuts move a branch that is too heavy for any host.
+To balance given parts is multiprocessor scheduling, which is NP-hard. Heaviest first, each to the
+host with the least load, is within 4/3 of the best (LPT: R. L. Graham, "Bounds on multiprocessing
+timing anomalies", SIAM J. Appl. Math. 17 (1969)).
+
+The search makes the parts on the way: it opens the heaviest subtree that fits no host, and its
+children become parts. The fit depends on the capacity of a host. Bisection finds that capacity, as
+MULTIFIT does (E. G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first
+also needs the fewest zones for the load that it moves. Only cuts move load, and only away from
+present hosts.
 """
 
 from __future__ import annotations
@@ -27,19 +29,18 @@ import attrs
 from txbroker.model.topics import TopicError, deepest_enclosing, validate_apex
 
 PRECISION = 0.001
-"""Bisection ends when a capacity is known to this part of itself."""
+"""Relative precision of the capacity at which bisection ends."""
 EPSILON = 1e-9
-"""Sums of floats that differ by this part of the whole are equal."""
+"""Relative difference below which sums of floats are equal."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class LoadTree:
     """
-    Loads of subtrees, and who has them.
+    The loads of subtrees, and the hosts of zones.
 
-    `loads` has the whole load of each subtree by its topmost topic, "" for all there is; a subtree
-    that is missing is one with its parent. `zones` has the host of each zone by apex, the root's
-    among them.
+    `loads` has the whole load of each subtree by its topmost topic, "" for all topics. A missing
+    subtree belongs to its parent. `zones` has the host of each zone by apex, including the root.
     """
 
     loads: Mapping[str, float]
@@ -49,8 +50,9 @@ class LoadTree:
 @attrs.frozen(slots=True, kw_only=True)
 class PlannedCuts:
     """
-    Zones to add: the host of each by apex (`hosts`), its own load (`loads`), and `busiest`, the
-    load of the busiest host then.
+    Zones to add: the host (`hosts`) and the own load (`loads`) of each, by apex.
+
+    `busiest` is the load of the busiest host after the cuts.
     """
 
     hosts: Mapping[str, str]
@@ -62,10 +64,10 @@ def choose_cuts(
     tree: LoadTree, new_hosts: Sequence[str], *, zones: int, slack: float = 0.05
 ) -> PlannedCuts:
     """
-    Zones for `new_hosts` that leave the busiest of all hosts as little as can be found.
+    Choose zones for `new_hosts` that minimise the load of the busiest of all hosts.
 
-    At most `zones` on each new host. The busiest may have `slack` (a part) more than the least that
-    was found, where that needs fewer zones.
+    A new host gets at most `zones` zones. The busiest host may have `slack` (a part) more than the
+    least load found, if that needs fewer zones.
     """
     best = _Packing(tree, new_hosts, zones).result()
     low = max(sum(own_loads(tree).values()) / (len(host_loads(tree)) + len(new_hosts)), EPSILON)
@@ -85,13 +87,13 @@ def choose_cuts(
 
 
 def own_loads(tree: LoadTree) -> dict[str, float]:
-    """The load of each zone: of its subtree, less the zones that are cut out of it."""
+    """Return the load of each zone: that of its subtree, less the zones cut out of it."""
     rest = _rest(tree)
     return {apex: rest.get(apex, 0.0) for apex in tree.zones}
 
 
 def host_loads(tree: LoadTree) -> dict[str, float]:
-    """The load of each host that has a zone."""
+    """Return the load of each host that has a zone."""
     loads = dict.fromkeys(tree.zones.values(), 0.0)
     for apex, load in own_loads(tree).items():
         loads[tree.zones[apex]] += load
@@ -99,14 +101,14 @@ def host_loads(tree: LoadTree) -> dict[str, float]:
 
 
 def above(topic: str) -> Iterator[str]:
-    """What `topic` lies below, nearest first, "" last."""
+    """Yield the topics above `topic`, nearest first, "" last."""
     while topic:
         topic = topic.rpartition("/")[0]
         yield topic
 
 
 def may_be_zone(topic: str) -> bool:
-    """Whether a topology file takes `topic` as the apex of a zone below the root."""
+    """True if a topology file accepts `topic` as the apex of a zone below the root."""
     if not topic or not all(topic.split("/")):
         return False
     try:
@@ -117,7 +119,7 @@ def may_be_zone(topic: str) -> bool:
 
 
 def _rest(tree: LoadTree) -> dict[str, float]:
-    """The load of each subtree less the zones strictly below its top."""
+    """Return the load of each subtree less the zones strictly below its top."""
     rest = dict(tree.loads)
     for apex in sorted(tree.zones, key=lambda apex: -apex.count("/") if apex else 1):
         own = rest.get(apex, 0.0)
@@ -135,7 +137,7 @@ def _packed(tree: LoadTree, new_hosts: Sequence[str], zones: int, capacity: floa
 
 
 class _Packing:
-    """One attempt: zones are cut until no host of today has more than a capacity."""
+    """One attempt: cuts zones until no present host exceeds a capacity."""
 
     def __init__(self, tree: LoadTree, new_hosts: Sequence[str], zones: int) -> None:
         self._rest = _rest(tree)
@@ -154,20 +156,22 @@ class _Packing:
         self._opened: set[str] = set()
 
     def result(self) -> PlannedCuts:
-        """What was cut so far."""
+        """Return the cuts so far."""
         hosts = {apex: self._zones[apex] for apex in self._taken}
         busiest = max((*self._hosts.values(), *self._new.values()))
         return PlannedCuts(hosts=hosts, loads=dict(self._taken), busiest=busiest)
 
     def pack(self, capacity: float) -> None:
-        """Cut zones, the heaviest that fits a new host first, until `capacity` holds everywhere."""
+        """
+        Cut zones, heaviest that fits a new host first, until no present host is over capacity.
+        """
         limit = capacity * (1 + EPSILON)
         for apex in list(self._zones):
             self._open(apex)
         while self._heap and self._has_slots() and max(self._hosts.values()) > limit:
             load, _, topic = heapq.heappop(self._heap)
             if -load != self._rest[topic] or topic in self._zones:
-                continue  # it was cut, or parts of it were: then it was put back with what is left
+                continue  # An outdated entry: a cut has moved it, or returned its rest to the heap.
             enclosing = self._enclosing(topic)
             if self._hosts.get(self._zones[enclosing], 0.0) <= limit:
                 continue
@@ -178,7 +182,7 @@ class _Packing:
                 self._cut(topic, enclosing, host)
 
     def give_back(self, capacity: float) -> None:
-        """Undo cuts that `capacity` did not need, the lightest first."""
+        """Undo cuts that `capacity` does not need, lightest first."""
         for topic, load in sorted(self._taken.items(), key=lambda item: (item[1], item[0])):
             host = self._zones.pop(topic)
             enclosing = self._enclosing(topic)
@@ -196,14 +200,14 @@ class _Packing:
 
     def _enclosing(self, topic: str) -> str:
         apex = deepest_enclosing(topic, self._zones)
-        assert apex is not None  # the root zone covers everything
+        assert apex is not None  # the root zone encloses every topic
         return apex
 
     def _has_slots(self) -> bool:
         return any(count < self._most for count in self._count.values())
 
     def _room(self, load: float, limit: float) -> str | None:
-        """The new host with the least load that has room for one more zone."""
+        """Return the new host with the least load if a zone of `load` fits it, or None."""
         free = [host for host, count in self._count.items() if count < self._most]
         host = min(free, key=lambda host: self._new[host], default=None)
         return host if host is not None and self._new[host] + load <= limit else None
@@ -216,7 +220,7 @@ class _Packing:
 
     def _offer(self, topic: str) -> None:
         if self._rest[topic] > 0 and topic not in self._zones:
-            # Of equal ones the deeper first: what is left of its branch may then fit as well.
+            # Of equal loads the deeper one is first: the rest of its branch may then also fit.
             heapq.heappush(self._heap, (-self._rest[topic], -topic.count("/"), topic))
 
     def _cut(self, topic: str, enclosing: str, host: str) -> None:
@@ -229,7 +233,7 @@ class _Packing:
         self._add(topic, enclosing, -load)
 
     def _add(self, topic: str, enclosing: str, load: float) -> None:
-        """Change what lies between a subtree and the zone that it is or was cut out of."""
+        """Add `load` to all subtrees between `topic` and the zone that encloses it."""
         for upper in above(topic):
             if upper in self._rest:
                 self._rest[upper] += load

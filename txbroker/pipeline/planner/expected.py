@@ -1,11 +1,11 @@
 """
-CORE: what hosts have to do before and after a plan, out of counted flows.
+CORE: computes the load of hosts before and after a plan from counted flows.
 
-Three measures, all of them events a second. *Load* is publishes and deliveries of the topics that a
-host owns: ordering, journal and handing out. *Edge* is publishes and deliveries of the clients that
-are connected to it. *Crossings* are publishes that come in at another node than their owner and
-deliveries that are made at one: each is a message on a link, though one on a link may serve
-several deliveries.
+Three measures exist, all in events per second. *Load* is publishes and deliveries of the topics
+that a host owns: order, journal and distribution. *Edge* is publishes and deliveries of the clients
+that are connected to the host. *Crossings* are publishes received, and deliveries made, at another
+node than the owner. Each crossing is a message on a link, though one such message may serve several
+deliveries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 
 
 class PlacedNode(Protocol):
-    """A node, of today or planned, as far as it matters here."""
+    """A present or planned node, as this module needs it."""
 
     @property
     def node(self) -> str: ...
@@ -37,7 +37,7 @@ class Placements:
 
     @classmethod
     def of(cls, today: Sequence[PlacedNode], new: Sequence[PlacedNode]) -> Placements:
-        """Of the nodes there are and those to come."""
+        """Return the placements of present and new nodes."""
         nodes = (*today, *new)
         return cls(
             before={node.zone: node.node for node in today if node.zone is not None},
@@ -49,8 +49,9 @@ class Placements:
 @attrs.frozen(slots=True, kw_only=True)
 class TopicFlow:
     """
-    Events of the topics of one zone `before` and one `after`, of clients that are connected to
-    `node` and would best be to `moved`.
+    Events of topics in zone `before` and, after the plan, zone `after`.
+
+    The clients are connected to `node`, and their best node is `moved`.
     """
 
     before: str
@@ -68,7 +69,7 @@ class TopicFlow:
 
 @attrs.frozen(slots=True, kw_only=True)
 class HostLoad:
-    """What one host has to do, events a second; `zones` counts those that its nodes own."""
+    """The load of one host in events per second; `zones` is the number of zones of its nodes."""
 
     host: str
     zones: int
@@ -78,13 +79,13 @@ class HostLoad:
 
     @property
     def load(self) -> float:
-        """Publishes and deliveries a second of what it owns."""
+        """Publishes and deliveries per second of the host's own topics."""
         return self.publishes + self.deliveries
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Crossings:
-    """Events a second that cross between nodes, and those of them that cross between hosts."""
+    """Events per second that cross between nodes, and those of them between hosts."""
 
     nodes: float
     hosts: float
@@ -93,10 +94,11 @@ class Crossings:
 @attrs.frozen(slots=True, kw_only=True)
 class ExpectedLoad:
     """
-    Before and after, for each host; `loads` is that of each zone after.
+    The loads of all hosts before and after; `loads` has the load of each zone after the plan.
 
-    `stay` are the crossings after the plan with all clients where they are, `move` with each
-    connected to the node that is best for it; `edge` of `after` is with them moved.
+    `crossings` are those before the plan. `stay` are the crossings after the plan if all clients
+    stay at their nodes, `move` if each connects to its best node. `edge` of `after` assumes the
+    latter.
     """
 
     before: tuple[HostLoad, ...]
@@ -109,12 +111,12 @@ class ExpectedLoad:
 
     @property
     def relief(self) -> float:
-        """The part of the busiest host's load that is left after the plan."""
+        """Part of the busiest host's load that remains after the plan."""
         return max(host.load for host in self.after) / max(host.load for host in self.before)
 
 
 def expect(flows: Iterable[TopicFlow], places: Placements, seconds: float) -> ExpectedLoad:
-    """Add up `flows`, which took `seconds`. A node that nobody knows is a host of its own."""
+    """Add up `flows` over `seconds`. An unknown node counts as a host of its own."""
     sums = _Sums(places)
     for flow in flows:
         sums.add(flow)
@@ -130,7 +132,7 @@ def expect(flows: Iterable[TopicFlow], places: Placements, seconds: float) -> Ex
 
 
 class _Sums:
-    """All sums of one pass."""
+    """All sums of one pass over the flows."""
 
     def __init__(self, places: Placements) -> None:
         self._places = places
@@ -139,7 +141,7 @@ class _Sums:
         self.crossings = {name: _Crossed(places) for name in ("before", "stay", "move")}
 
     def add(self, flow: TopicFlow) -> None:
-        """Count one flow everywhere it belongs."""
+        """Add one flow to all sums."""
         was, will = self._places.before[flow.before], self._places.after[flow.after]
         self.before.add(self._host(was), self._host(flow.node), flow)
         self.after.add(self._host(will), self._host(flow.moved), flow)
@@ -159,7 +161,7 @@ class _Hosts:
         self._sums: dict[str, list[int]] = {}
 
     def add(self, owner: str, edge: str, flow: TopicFlow) -> None:
-        """A flow that one host owns and another (or the same) is the edge of."""
+        """Add a flow of an owner's host at an edge's host, maybe the same."""
         own = self._sums.setdefault(owner, [0, 0, 0])
         own[0] += flow.publishes
         own[1] += flow.deliveries
@@ -168,7 +170,7 @@ class _Hosts:
     def table(
         self, zones: Mapping[str, str], places: Placements, seconds: float
     ) -> tuple[HostLoad, ...]:
-        """One row for each host that owns a zone or has clients, in order of first mention."""
+        """Return a row for each host that owns a zone or has clients, in order of first mention."""
         counts: dict[str, int] = {}
         for node in zones.values():
             host = places.hosts[node]
@@ -195,12 +197,12 @@ class _Crossed:
         self._between_nodes = self._between_hosts = 0
 
     def add(self, owner: str, edge: str, events: int) -> None:
-        """Events of an owner's topics at an edge."""
+        """Add events of an owner's topics at an edge."""
         if owner != edge:
             self._between_nodes += events
             if self._hosts.get(owner, owner) != self._hosts.get(edge, edge):
                 self._between_hosts += events
 
     def rate(self, seconds: float) -> Crossings:
-        """The same a second."""
+        """Return the events per second."""
         return Crossings(nodes=self._between_nodes / seconds, hosts=self._between_hosts / seconds)

@@ -1,10 +1,10 @@
 """
-CORE: which zones to put together on a host, so that few messages cross between hosts.
+CORE: decides which zones share a host, so that few messages cross between hosts.
 
-Loads are balanced by `cuts`; here zones only change places, within what a host may have. The gain
-is in *ties*: what two zones share is how much of their clients' traffic would be on one host if
-both were. To maximise the ties within hosts is graph partitioning, NP-hard; pairs are exchanged and
-single zones moved while that gains, as in B. W. Kernighan, S. Lin, "An efficient heuristic
+`cuts` balances loads; this module only exchanges zones within the capacity of hosts. The gain is in
+*ties*: the tie of two zones is the clients' traffic that a host with both zones would join. To
+maximise the ties within hosts is graph partitioning, which is NP-hard. The search exchanges pairs
+and moves single zones while that gains, as in B. W. Kernighan, S. Lin, "An efficient heuristic
 procedure for partitioning graphs", Bell System Technical Journal 49 (1970), and C. M. Fiduccia, R.
 M. Mattheyses, "A linear-time heuristic for improving network partitions", DAC (1982), without their
 look-ahead.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 ROUNDS = 50
-"""More rounds than any plan was seen to need; each of them gains, so it ends anyway."""
+"""Maximum number of rounds, more than any plan needed; each round gains, so the search ends."""
 
 
 def regroup(
@@ -28,11 +28,10 @@ def regroup(
     zones: int,
 ) -> dict[str, str]:
     """
-    The host of each zone of `hosts`, changed so that more ties are within hosts.
+    Return the host of each zone of `hosts`, changed so that more ties are within hosts.
 
-    No host gets more than `capacity` (or than it has, where that is more) nor more than `zones`
-    zones. `ties` has each pair once, in any order; pairs with zones that `hosts` has not are left
-    out.
+    A host gets at most `capacity` (or its present load, if larger), and at most `zones` zones.
+    `ties` has each pair once, in any order; pairs with zones outside `hosts` are ignored.
     """
     grouping = _Grouping(hosts, loads, ties, new_hosts, capacity, zones)
     for _ in range(ROUNDS):
@@ -72,7 +71,7 @@ class _Grouping:
                 self._pull[other][hosts[one]] += tie
 
     def move_some(self) -> bool:
-        """Move zones to where more of their ties are; whether any was moved."""
+        """Move zones to hosts with more of their ties; return True if any zone moved."""
         has_moved = False
         for apex in sorted(self.hosts):
             pull, at = self._pull[apex], self.hosts[apex]
@@ -87,7 +86,7 @@ class _Grouping:
         return has_moved
 
     def swap_some(self) -> bool:
-        """Exchange pairs of zones where that gains; whether any was."""
+        """Exchange pairs of zones where that gains; return True if any pair was exchanged."""
         has_moved = False
         apexes = sorted(self.hosts)
         for number, one in enumerate(apexes):
@@ -107,7 +106,7 @@ class _Grouping:
             return 0.0
         gain = self._pull[one][there] - self._pull[one][here]
         gain += self._pull[other][here] - self._pull[other][there]
-        # Each was counted as drawn to where the other is, and the other leaves.
+        # Each pull counted the other zone at its old host, which it leaves.
         return gain - 2 * self._ties[one].get(other, 0.0)
 
     def _swap_has_room(self, one: str, other: str) -> bool:

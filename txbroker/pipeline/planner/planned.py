@@ -1,9 +1,9 @@
 """
-SHELL: from zones and hosts to nodes and topology files.
+SHELL: makes nodes and topology files of planned zones and hosts.
 
-A node owns one zone, so a host that is given several zones runs several nodes: one file a host, one
-document a node, which `txbroker run FILE` starts together. The files of today's nodes stay as they
-are: a node that joins takes its zone over from whoever serves it.
+A node owns one zone, so a host with several zones runs several nodes. A host has one file with one
+document per node, and `txbroker run FILE` starts all of them. The files of present nodes do not
+change: a node that joins takes its zone over from the present owner.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from txbroker.pipeline.planner.cuts import above
 from txbroker.pipeline.source.source_options import LAST_PORT
 
 PROPOSED = "Proposed by txbroker pipeline plan."
-"""Stands in the first line of a file that may be replaced."""
+"""Text in the first line of a file that a later plan may replace."""
 
 LONGEST_NAME = 60
-"""Characters of a node's name that are taken from its apex."""
+"""Maximum characters of a node's name that come from its apex."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PresentNode:
     """
-    A node of today: its zone (None: a pure edge), its gRPC address as others dial it, the `ports`
-    that it is known to bind.
+    A present node: its zone (None: a pure edge), and its gRPC address for other nodes.
+
+    `ports` are the ports that the node is known to bind.
     """
 
     node: str
@@ -43,13 +44,13 @@ class PresentNode:
 
     @property
     def host(self) -> str:
-        """The machine, by the address that others dial; loopback has one name."""
+        """The machine, by the node's address for others; all loopback addresses are one machine."""
         return canonical(self.grpc.host) or self.grpc.host
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PlannedHost:
-    """A machine to add: the name that the plan has for it, and the address to dial."""
+    """A machine to add: its name in the plan, and its address."""
 
     name: str
     address: str
@@ -57,7 +58,7 @@ class PlannedHost:
 
 @attrs.frozen(slots=True, kw_only=True)
 class PlannedPorts:
-    """The first port of each kind that new nodes of a host take; others count up from there."""
+    """The first port of each kind for new nodes of a host; further ports count up from there."""
 
     mqtt: int = 1883
     grpc: int = 7001
@@ -66,7 +67,7 @@ class PlannedPorts:
 
 @attrs.frozen(slots=True, kw_only=True)
 class PlannedNode:
-    """One document of a topology file to be written; `host` is the `name` of its host."""
+    """One document of a topology file to write; `host` is the `name` of its host."""
 
     node: str
     zone: str
@@ -77,7 +78,7 @@ class PlannedNode:
     link: Address
 
     def document(self) -> dict[str, object]:
-        """Its keys and values, in the order in which people read them."""
+        """Return the document's keys and values, in the order for readers."""
         return {
             "node": self.node,
             "zone": self.zone,
@@ -90,7 +91,7 @@ class PlannedNode:
 
 
 def members_of(configs: Iterable[NodeConfig]) -> list[PresentNode]:
-    """The nodes of topology files."""
+    """Return the nodes of topology files."""
     return [
         PresentNode(
             node=config.node,
@@ -109,10 +110,10 @@ def plan_nodes(
     ports: PlannedPorts,
 ) -> list[PlannedNode]:
     """
-    A node for each zone (apex to name of a host), each joined to the nearest zone above it.
+    Return a node for each zone (apex to name of a host), joined to the nearest zone above it.
 
-    Names and ports are none that `members` have. Raises `PipelineError` where a host has no more
-    ports.
+    Names and ports differ from those of `members`. Raises `PipelineError` if a host has no port
+    left.
     """
     names = {member.node for member in members}
     addresses = {host.name: host.address for host in hosts}
@@ -125,7 +126,7 @@ def plan_nodes(
         if member.zone is not None and member.grpc.port
     }
     nodes: list[PlannedNode] = []
-    # The zones above first: their addresses are the parents of those below.
+    # Parents must come first: their addresses are needed by the zones below.
     for apex in sorted(zones):
         address = addresses[zones[apex]]
         name = _free_name(apex, names)
@@ -151,11 +152,11 @@ def write_files(
     folder: Path, nodes: Sequence[PlannedNode], hosts: Sequence[PlannedHost], today: Sequence[Path]
 ) -> list[Path]:
     """
-    One topology file for each host that has nodes; gives their names.
+    Write one topology file for each host that has nodes; return their paths.
 
-    Those of an earlier plan in the folder are replaced. They are checked as `txbroker check` does,
-    together with the files of `today`'s nodes. Raises `PipelineError` where one cannot be written
-    or is not good.
+    Files of an earlier plan in the folder are replaced. All files are checked as by `txbroker
+    check`, together with the files of the present nodes (`today`). Raises `PipelineError` if a file
+    cannot be written, or fails the check.
     """
     files = []
     try:
@@ -185,14 +186,14 @@ def write_files(
 def _text(host: PlannedHost, documents: Sequence[Mapping[str, object]]) -> str:
     head = f"# Runs on {host.address}. {PROPOSED}\n"
     return head + "---\n".join(
-        # YAML takes some hidden characters for line ends, so those are escaped.
+        # YAML takes some hidden characters for line ends, which would change the apex: escape them.
         yaml.safe_dump(document, sort_keys=False, allow_unicode=str(document["zone"]).isprintable())
         for document in documents
     )
 
 
 def _free_name(apex: str, taken: set[str]) -> str:
-    """A name for the node of a zone that is good in topics, in files and on screens."""
+    """Return an unused name for the node of a zone, valid in topics, files and terminals."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", apex).strip("-")[:LONGEST_NAME] or "zone"
     number, free = 1, name
     while free in taken:
@@ -202,7 +203,7 @@ def _free_name(apex: str, taken: set[str]) -> str:
 
 
 def _endpoint(address: str, port: int) -> str:
-    """Where MQTT clients connect; Twisted binds addresses, so a host by name binds all of its."""
+    """Return the MQTT endpoint; Twisted binds addresses only, so a host name binds all."""
     if ":" in address:
         escaped = address.replace(":", r"\:")
         return f"tcp6:{port}:interface={escaped}"
@@ -218,7 +219,7 @@ def _bound(config: NodeConfig) -> Iterator[int]:
 
 
 class _FreePorts:
-    """The ports of one address, each given once."""
+    """The ports of one address, each of which is given out once."""
 
     def __init__(self, address: str, members: Sequence[PresentNode], ports: PlannedPorts) -> None:
         self._address = address
@@ -230,7 +231,7 @@ class _FreePorts:
         self._next = {first: first for first in (ports.mqtt, ports.grpc, ports.link)}
 
     def take(self, first: int) -> int:
-        """The next one from `first` on."""
+        """Return the next free port from `first` on; raises `PipelineError`."""
         port = self._next[first]
         while port in self._taken:
             port += 1

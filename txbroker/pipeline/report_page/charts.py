@@ -1,7 +1,7 @@
 """
-The plots of the report, as SVG that carries its own text alternatives.
+Draws the plots of the report as SVG with text alternatives.
 
-Colours are those of the page (`--series-1` and so on), so that one plot is right on light and dark.
+Colours are the page's variables (`--series-1` and so on), so a plot fits light and dark pages.
 Every mark has a title, which browsers show on hovering and read aloud.
 
 Weighed against matplotlib and Vega, by size and not by time: docs/decisions/charts.md.
@@ -20,16 +20,17 @@ from txbroker.pipeline.report_page.treemap import Box, squarify
 
 WIDTH = 1000.0
 SERIES = 8
-"""Colours there are; groups behind the last one share the colour of the rest."""
+"""Number of colours; groups after the last colour share it."""
 LETTER = 7.5
-"""Width of a letter of the text in plots, about."""
+"""Approximate width of a letter in plots."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Tile:
     """
-    A part of the tree map: its name, how large it is, and what else is said of it, `details` from
-    the longest to the shortest.
+    A part of the tree map: its name and its size.
+
+    `details` are further texts about it, from the longest to the shortest.
     """
 
     label: str
@@ -39,20 +40,20 @@ class Tile:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Group:
-    """Tiles that belong together, under one label."""
+    """Tiles under one label."""
 
     label: str
     tiles: Sequence[Tile]
 
     @property
     def value(self) -> float:
-        """Of all its tiles."""
+        """Sum of the values of all tiles."""
         return sum(tile.value for tile in self.tiles)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Line:
-    """A row of values over time; None where there is none."""
+    """A row of values over time; None for a missing value."""
 
     label: str
     values: Sequence[float | None]
@@ -60,7 +61,7 @@ class Line:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Bar:
-    """One bar of a histogram: its label, its height, what its title says."""
+    """One bar of a histogram: its label, its height, and the text of its title."""
 
     label: str
     value: float
@@ -81,7 +82,7 @@ class Track:
 
 
 def tree_map(title: str, groups: Sequence[Group], height: float = 440.0) -> Html:
-    """A rectangle for each group, in it one for each of its tiles."""
+    """Draw a rectangle for each group, and in it one for each of its tiles."""
     ordered = sorted(groups, key=lambda group: -group.value)
     boxes = squarify([group.value for group in ordered], Box(0, 0, WIDTH, height))
     parts = [
@@ -129,7 +130,7 @@ def _tile(tile: Tile, label: str, box: Box, series: int) -> Html:
 
 
 def _fitted(text: str, x: float, y: float, width: float, class_: str | None = None) -> Html:
-    """Text cut to about `width`; the end of a topic says more than its beginning."""
+    """Draw text cut to about `width`, at its start: the end of a topic is more significant."""
     shown = visible(text)
     room = int(width / LETTER)
     if len(shown) > room:
@@ -147,7 +148,9 @@ def time_lines(
     spell: Callable[[float], str],
     height: float = 260.0,
 ) -> Html:
-    """Lines over windows of time, which begin at `starts`; `spell` writes a value with its unit."""
+    """
+    Draw lines over time windows that begin at `starts`; `spell` formats a value with its unit.
+    """
     most = max((value for line in lines for value in line.values if value is not None), default=0.0)
     area = Box(78, 12, WIDTH - 98, height - 46)
     levels = ticks(most)
@@ -200,7 +203,7 @@ def _hover(
     area: Box,
     spell: Callable[[float], str],
 ) -> Html:
-    """A strip that shows nothing but the values of one window, as a title."""
+    """Draw a transparent strip with the values of one window as its title."""
     said = ", ".join(
         f"{line.label} {spell(value)}"
         for line, value in zip(lines, values, strict=True)
@@ -216,7 +219,7 @@ def _hover(
 
 
 def bars(title: str, values: Sequence[Bar], spell: Callable[[float], str]) -> Html:
-    """A histogram; the label of a bar says where it begins, if there is room."""
+    """Draw a histogram; the label of a bar is its lower bound, if it has room."""
     height = 240.0
     area = Box(78, 12, WIDTH - 98, height - 46)
     levels = ticks(max((bar.value for bar in values), default=0.0))
@@ -247,7 +250,7 @@ def bars(title: str, values: Sequence[Bar], spell: Callable[[float], str]) -> Ht
 
 
 def tracks(title: str, rows: Sequence[Track]) -> Html:
-    """A bar for each range of numbers, with its holes; each bar has the whole width."""
+    """Draw a bar of the full width for each range of numbers, with its holes."""
     parts = []
     left, wide, tall = 240.0, WIDTH - 250, 26.0
     for place, row in enumerate(rows):

@@ -1,9 +1,9 @@
 """
-CORE: HTML and SVG as text that cannot be broken by what is put into it.
+CORE: makes HTML and SVG that no content can break.
 
-Whatever is a plain `str` is escaped when it becomes part of an element; only `Html`, which this
-module makes, stands as it is. Topics and client ids come from anybody who may publish, so what a
-browser or a terminal would not show as written (controls, changes of direction) is spelled out.
+A plain `str` is escaped when it becomes part of an element; only `Html`, which this module makes,
+is used as it is. Any publisher chooses topics and client ids. So characters that a browser or
+terminal would not show as written (controls, changes of direction) are spelled out.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _EMPTY = {"meta", "br"}
 
 
 class Html(str):
-    """Markup: it was escaped where that was due."""
+    """Markup whose contents are already escaped."""
 
     __slots__ = ()
 
 
 def visible(text: str, longest: int = 200) -> str:
-    """The text with hidden characters spelled out, cut to `longest` characters."""
+    """Return the text with hidden characters spelled out, cut to `longest` characters."""
     cut = text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
     return spelled(cut)
 
 
 def element(name: str, /, *children: str, **attributes: object) -> Html:
     """
-    `<name attributes>children</name>`.
+    Return `<name attributes>children</name>`.
 
-    Of an attribute's name `_` becomes `-`, one at the end falls away (`class_`); one whose value is
-    None is left out. Numbers with a fraction are written with two places.
+    In an attribute's name `_` becomes `-`, and a final `_` is dropped (`class_`). An attribute
+    whose value is None is left out. A float has at most two decimal places.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_spelled(value))}"'
@@ -45,7 +45,7 @@ def element(name: str, /, *children: str, **attributes: object) -> Html:
 
 
 def joined(*children: str) -> Html:
-    """Elements and texts, one after the other."""
+    """Concatenate elements and texts."""
     return Html(
         "".join(
             child if isinstance(child, Html) else html.escape(visible(child, longest=2000))

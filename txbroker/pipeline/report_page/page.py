@@ -1,5 +1,5 @@
 """
-CORE: the report as one HTML page that fetches nothing: no script, no font, no image from elsewhere.
+CORE: lays the report out as one HTML page that loads no script, font or image.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ footer{color:var(--faint);font-size:.85rem}
 )
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What the browser is told to refuse, whatever a topic may have smuggled in."""
+"""Policy that makes the browser refuse any content that a topic may have smuggled in."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PageSection:
-    """A heading, a sentence or two below it, and what follows."""
+    """A heading, one or two sentences below it, and the contents."""
 
     heading: str
     text: str
@@ -71,7 +71,7 @@ class PageSection:
 def page(
     title: str, subtitle: str, facts: Sequence[tuple[str, str]], sections: Sequence[PageSection]
 ) -> Html:
-    """The whole document."""
+    """Return the whole document."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -92,7 +92,7 @@ def page(
 
 
 def figure(caption: str, plot: Html, legend: Sequence[str] = ()) -> Html:
-    """A plot under its caption; `legend` names the series of lines, in their order."""
+    """Return a plot with a caption; `legend` names the series of lines, in order."""
     keys = [
         element("span", element("span", class_=f"key s{number}"), name)
         for number, name in enumerate(legend, 1)
@@ -102,7 +102,7 @@ def figure(caption: str, plot: Html, legend: Sequence[str] = ()) -> Html:
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """A table whose first column names the rows."""
+    """Return a table whose first column names the rows."""
     head = element("tr", *(element("th", name, scope="col") for name in columns))
     body = [
         element(
@@ -115,14 +115,14 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
     whole = element(
         "table", element("caption", caption), element("thead", head), element("tbody", *body)
     )
-    # Reachable by keyboard, so that a table wider than the screen can be scrolled.
+    # Without `tabindex`, a table wider than the screen cannot be scrolled by keyboard.
     return element(
         "div", whole, class_="scroll", tabindex=0, role="region", aria_label=f"{caption} (table)"
     )
 
 
 def folded(summary: str, content: Html) -> Html:
-    """Content that is shown when it is asked for."""
+    """Return content that is folded until the reader opens it."""
     return element("details", element("summary", summary), content)
 
 

@@ -1,5 +1,5 @@
 """
-Numbers and times in payloads, as Spark columns; and the topics that rollups are published to.
+Extracts numbers and times from payloads as Spark columns, and recognises topics of rollups.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 NUMBER = r"^[ \t\r\n]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\r\n]*(?![\s\S])"
-"""The texts that are numbers, for Java and for Python: decimal, with an exponent or without."""
+"""Pattern of a number, for Java and Python: decimal, with or without an exponent."""
 OWN_TOPIC = r"(?:^|/)rollup/[0-9]+[smhd](?![\s\S])"
-"""Found in the topics that rollups are published to, whatever their window."""
+"""Pattern found in topics of published rollups, for any window."""
 
 TIME = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
     r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?(?![\s\S])"
 )
-"""The texts that are times: date and time of ISO 8601, to the second; the group is the zone."""
+"""Pattern of a time: ISO 8601 date and time to the second; the group is the zone."""
 MILLISECONDS = 1e11
-"""A number from here on is in milliseconds since 1970, one below in seconds: 1973, and 5138."""
+"""A number from here on is in milliseconds since 1970, a lower one in seconds: 1973, and 5138."""
 NO_TIME = MILLISECONDS * 1000
 
 _NAME = re.compile(r"[^'\\\[\]*]+")
@@ -32,10 +32,10 @@ _NAME = re.compile(r"[^'\\\[\]*]+")
 
 def numbers_in(payload: Column, field: str | None) -> Column:
     """
-    The number that a payload is, or that stands at `field` in its JSON; null where there is none.
+    Return the number in a payload, or at `field` of its JSON; null without a number.
 
-    A number is decimal and finite as a double: NaN, infinities and 1e999 are none. In JSON a text
-    that holds a number is one, too. Raises `PipelineError` for a field that is none.
+    A number is decimal, and finite as a double: NaN, infinities and 1e999 are no numbers. In JSON a
+    text that holds a number counts. Raises `PipelineError` for an invalid field.
     """
     text = payload.cast("string")
     return _number(text if field is None else _text_at(text, field))
@@ -43,12 +43,12 @@ def numbers_in(payload: Column, field: str | None) -> Column:
 
 def times_in(payload: Column, field: str) -> Column:
     """
-    The time that stands at `field` in the JSON of a payload, in microseconds since 1970 UTC; null,
-    or less than 0, where there is none.
+    Return the time at `field` of a payload's JSON, in microseconds since 1970 UTC.
 
-    A time is a text as `TIME` has it, of UTC where it names no zone; or a number, also as a text:
-    of seconds since 1970 below `MILLISECONDS`, of milliseconds from there up to `NO_TIME`. What is
-    before 1970 is none. Raises `PipelineError` for a field that is none.
+    Without a time, the result is null or below 0. A time is a text that matches `TIME`, in UTC if
+    it names no zone. A number, also as a text, counts seconds since 1970 below `MILLISECONDS`, and
+    milliseconds from there up to `NO_TIME`. A time before 1970 does not count. Raises
+    `PipelineError` for an invalid field.
     """
     from pyspark.sql import functions as F
 
@@ -57,7 +57,7 @@ def times_in(payload: Column, field: str) -> Column:
         return F.round(number * scale).cast("long")
 
     def from_text(text: Column) -> Column:
-        # Without a zone Spark takes its session's.
+        # Spark would read a time without a zone in its session's zone.
         zone = F.regexp_extract(text, TIME, 1)
         stated = F.when(
             text.rlike(TIME), F.when(zone == "", F.concat(text, F.lit("Z"))).otherwise(text)
@@ -70,7 +70,7 @@ def times_in(payload: Column, field: str) -> Column:
 
 
 def _let(value: Column, body: Callable[[Column], Column]) -> Column:
-    """What `body` makes of a value that is worked out once, however often it is used there."""
+    """Apply `body` to a value that is computed once, however often `body` uses it."""
     from pyspark.sql import functions as F
 
     return F.get(F.transform(F.array(value), body), 0)
@@ -91,7 +91,7 @@ def _number(text: Column) -> Column:
 
 
 def is_own(topic: Column) -> Column:
-    """Whether a rollup is published there: it is not rolled up again."""
+    """True if the topic is one of a rollup, which must not be rolled up again."""
     return topic.rlike(OWN_TOPIC)
 
 

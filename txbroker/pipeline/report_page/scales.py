@@ -1,5 +1,5 @@
 """
-Numbers and times as people read them: ticks of axes, units, steps of time.
+Formats numbers and times for readers: ticks of axes, units, steps of time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-"""Seconds between ticks of time, and of windows; above a day whole days."""
+"""Seconds between ticks of time, and lengths of windows; above a day, whole days are used."""
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
-    """About `count` round numbers from 0 to at least `most`."""
+    """Return about `count` round numbers from 0 to at least `most`."""
     if most <= 0:
         return [0.0, 1.0]
     rough = most / count
@@ -23,7 +23,7 @@ def ticks(most: float, count: int = 4) -> list[float]:
 
 
 def step_of_time(seconds: float, count: int) -> int:
-    """The smallest step that divides a span into at most `count` parts."""
+    """Return the smallest step, in seconds, that divides a span into at most `count` parts."""
     for step in STEPS:
         if seconds / step <= count:
             return step
@@ -31,7 +31,7 @@ def step_of_time(seconds: float, count: int) -> int:
 
 
 def time_ticks(start: datetime, end: datetime, count: int = 6) -> list[datetime]:
-    """Round times from `start` to `end`, at most about `count`."""
+    """Return round times from `start` to `end`, about `count` at most."""
     step = step_of_time((end - start).total_seconds(), count)
     first = math.ceil(start.timestamp() / step) * step
     found = []
@@ -43,7 +43,7 @@ def time_ticks(start: datetime, end: datetime, count: int = 6) -> list[datetime]
 
 
 def clock(time: datetime, others: Sequence[datetime]) -> str:
-    """A time on an axis with these ticks: with its day where they have several."""
+    """Format a time on an axis with these ticks; the day is added if the ticks have several."""
     days = {other.date() for other in others}
     if all(other.hour == other.minute == other.second == 0 for other in others):
         return f"{time:%b %d}"
@@ -53,7 +53,7 @@ def clock(time: datetime, others: Sequence[datetime]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits or so that matter, thousands set apart."""
+    """Format about three significant digits, with thousands separators."""
     if value == 0:
         return "0"
     if abs(value) >= 100 or value == int(value):
@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Format a number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{number(count)} {unit}"
@@ -73,7 +73,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time that passes, in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     for limit, factor, unit in (
         (0.001, 1e6, "µs"),
         (1, 1e3, "ms"),
@@ -87,5 +87,5 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float) -> str:
-    """A part of a whole as a percentage."""
+    """Format a part of a whole as a percentage."""
     return f"{part * 100:.1f} %"

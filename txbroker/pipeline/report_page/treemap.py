@@ -1,9 +1,9 @@
 """
-CORE: rectangles whose areas are in the proportion of given numbers.
+CORE: divides a rectangle into rectangles with areas in proportion to given numbers.
 
 The method is that of M. Bruls, K. Huizing, J. J. van Wijk, "Squarified treemaps", Data
-Visualization 2000: rows along the shorter side, each as long as that makes its rectangles more like
-squares.
+Visualization 2000. Rows are laid along the shorter side; a row grows as long as its rectangles
+become more like squares.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import attrs
 
 @attrs.frozen(slots=True)
 class Box:
-    """A rectangle: the left upper corner, width and height."""
+    """A rectangle: the upper left corner, width and height."""
 
     x: float
     y: float
@@ -23,14 +23,14 @@ class Box:
     height: float
 
     def inset(self, by: float, top: float = 0.0) -> Box:
-        """What is left within a margin, and a header of height `top`; never less than nothing."""
+        """Return the box within a margin and a header of height `top`; sizes are never negative."""
         width = max(self.width - 2 * by, 0.0)
         return Box(self.x + by, self.y + by + top, width, max(self.height - 2 * by - top, 0.0))
 
 
 def squarify(values: Sequence[float], box: Box) -> list[Box]:
     """
-    A part of `box` for each of the values, which are above 0 and best in falling order.
+    Divide `box` in proportion to `values`, which must exceed 0 and should fall.
 
     The parts fill the box and do not overlap.
     """
@@ -50,7 +50,7 @@ def squarify(values: Sequence[float], box: Box) -> list[Box]:
 
 
 def _row_length(areas: Sequence[float], side: float) -> int:
-    """How many of the areas make the best row along a side."""
+    """Return how many of the areas make the best row along a side."""
     length, worst = 1, _worst(areas[0], areas[0], areas[0], side)
     least = most = whole = areas[0]
     for area in areas[1:]:
@@ -63,14 +63,14 @@ def _row_length(areas: Sequence[float], side: float) -> int:
 
 
 def _worst(least: float, most: float, whole: float, side: float) -> float:
-    """The largest ratio of sides in a row with these areas."""
+    """Return the largest ratio of sides in a row with these areas."""
     if not side or not least:
         return float("inf")
     return max(side**2 * most / whole**2, whole**2 / (side**2 * least))
 
 
 def _lay(row: Sequence[float], box: Box) -> tuple[list[Box], Box]:
-    """The row's boxes at the left or upper end of the box, and what is left of it."""
+    """Place a row at the left or upper end of the box; return its boxes and the rest."""
     whole = sum(row)
     is_wide = box.width >= box.height
     side = box.height if is_wide else box.width

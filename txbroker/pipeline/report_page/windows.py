@@ -1,13 +1,11 @@
 """
-Windows of numbers, as DataFrames: how many, the least, the mean, the largest and the last, per
-topic.
+Computes windows of numbers per topic, as DataFrames: count, min, mean, max and last.
 
 A batch of messages becomes *partial* rows, one for each zone, topic and window in it. Partial rows
-of a window add up, whenever they came: that is what makes a rollup exact however late a message is
-read.
+of a window add up, whenever they came. So a rollup is exact, however late a message is read.
 
-A message is of the window in which it was received, or with a `time_field` of the time that its
-payload says. Messages that say none are in a window of their own, whose start is null.
+A message belongs to the window of its receipt, or with a `time_field` to that of the time in its
+payload. Messages without such a time have a window of their own, whose start is null.
 """
 
 from __future__ import annotations
@@ -45,15 +43,17 @@ PARTIAL_ARROW = pa.schema(
     ]
 )
 """
-What a batch says of a zone, topic and window. `count` messages had numbers and `other` had none;
-`epoch`, `offset` and `created` are of the last message, `last` the last number.
+Schema of partial rows: the part of a batch in one zone, topic and window.
 
-With a `time_field`, `created` is the latest time that messages with a number say, or any message
-where none has one; none is later than its receipt.
+`count` messages have numbers, and `other` messages have none. `epoch`, `offset` and `created` are
+those of the last message; `last` is the last number.
+
+With a `time_field`, `created` is the latest time in messages with a number. If no message has a
+number, it is the latest time in any message. No such time is later than the message's receipt.
 """
 
 UNTIMED = timedelta(days=-1) // timedelta(microseconds=1)
-"""Start and time of partial rows of messages that say no time; what is said is from 1970 on."""
+"""Start and time of partial rows of messages without a time; stated times are from 1970 on."""
 
 FINISHED = ("topic", "start", "end", "count", "min", "mean", "max", "last", "other")
 
@@ -63,9 +63,11 @@ PARTIALS = FileLayout(kind="rollup", schema=PARTIAL_ARROW, day="start", latest="
 @attrs.frozen(kw_only=True)
 class Windows:
     """
-    What is rolled up: windows of `length` (whole seconds, beginning at multiples of it since 1970
-    UTC), of the numbers that payloads are, or that stand at `field` (`a.b.c`) in payloads of JSON.
-    They go by the time of receipt, or by the one at `time_field` in the same JSON.
+    The definition of a rollup: windows of `length` of the numbers in payloads.
+
+    `length` has whole seconds; windows begin at its multiples since 1970 UTC. The number is the
+    payload itself, or is at `field` (`a.b.c`) in a payload of JSON. The time is that of receipt, or
+    is at `time_field` in the same JSON.
     """
 
     length: timedelta = MINUTE
@@ -73,7 +75,7 @@ class Windows:
     time_field: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Raises `PipelineError`."""
+        """Check the fields; raises `PipelineError`."""
         if self.length < timedelta(seconds=1) or self.length % timedelta(seconds=1):
             raise PipelineError(f"window {self.length}: whole seconds are wanted, such as 60s, 5m")
         if self.time_field is not None and self.field is None:
@@ -84,7 +86,7 @@ class Windows:
 
     @property
     def label(self) -> str:
-        """As it stands in topics: `1m`, `90s`."""
+        """The length in the form used in topics: `1m`, `90s`."""
         seconds = self.length // timedelta(seconds=1)
         for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
             if seconds % unit == 0:
@@ -93,12 +95,12 @@ class Windows:
 
     @property
     def microseconds(self) -> int:
-        """The length."""
+        """The length in microseconds."""
         return self.length // timedelta(microseconds=1)
 
 
 def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
-    """Message rows of a batch as `PARTIAL_ARROW`; the topics of rollups are left out."""
+    """Convert message rows to `PARTIAL_ARROW`; topics of rollups are left out."""
     from pyspark.sql import functions as F
 
     numbers = (
@@ -125,13 +127,13 @@ def partial_rows(rows: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _timed(rows: DataFrame, windows: Windows) -> DataFrame:
-    """With the time by which each goes, and the start of its window; both `UNTIMED` without one."""
+    """Add the time of each message, and the start of its window; both `UNTIMED` without a time."""
     from pyspark.sql import functions as F
 
     time = F.unix_micros("created")
     if windows.time_field is not None:
         rows = rows.withColumn("said", times_in(F.col("payload"), windows.time_field))
-        # Nothing is later than its receipt: so no clock closes a window before its time.
+        # A time after the receipt would let one wrong clock close a window too early.
         time = F.when(F.col("said") >= 0, F.least("said", time)).otherwise(UNTIMED)
     start = F.col("micros") - F.pmod("micros", F.lit(windows.microseconds))
     return (
@@ -144,7 +146,7 @@ def _timed(rows: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _order(windows: Windows, time: str, *place: str) -> Column:
-    """Which of two messages or rows of a zone is the later one."""
+    """Return the expression that orders messages or rows of a zone by age."""
     from pyspark.sql import functions as F
 
     return F.struct(*place) if windows.time_field is None else F.struct(time, *place)
@@ -152,9 +154,11 @@ def _order(windows: Windows, time: str, *place: str) -> Column:
 
 def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
     """
-    Partial rows added up: `topic, start, end, count, min, mean, max, last, other`, one row for each
-    topic and window. Where a topic was of two zones within a window, the zone that received
-    something last has the last number. Messages that say no time have a row whose start is null.
+    Add partial rows up: `topic, start, end, count, min, mean, max, last, other`.
+
+    The result has one row for each topic and window. If a topic belonged to two zones in a window,
+    the last number is that of the zone with the latest message. Messages without a time have a row
+    whose start is null.
     """
     return added_up(partials, windows).select(*FINISHED)
 
@@ -165,13 +169,13 @@ def rollup_rows(
     field: str | None = None,
     time_field: str | None = None,
 ) -> DataFrame:
-    """The windows of message rows, as `finished_rows` has them. Raises `PipelineError`."""
+    """Roll message rows up to windows, as `finished_rows` does. Raises `PipelineError`."""
     windows = Windows(length=window, field=field, time_field=time_field)
     return finished_rows(partial_rows(rows, windows), windows)
 
 
 def added_up(partials: DataFrame, windows: Windows) -> DataFrame:
-    """The same with the zone that received something last, as `zone`."""
+    """Add partial rows up, with the zone of the latest message as `zone`."""
     from pyspark.sql import functions as F
 
     def added(order: Column) -> list[Column]:
@@ -187,7 +191,7 @@ def added_up(partials: DataFrame, windows: Windows) -> DataFrame:
         ]
 
     start = F.when(F.unix_micros("start") != UNTIMED, F.col("start"))
-    # One exchange serves both steps.
+    # The repartition serves both groupings: each would cost an exchange of its own.
     by_zone = (
         partials.withColumn("start", start)
         .repartition("topic", "start")

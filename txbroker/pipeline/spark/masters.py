@@ -1,4 +1,4 @@
-"""CORE: what may be given as a Spark master."""
+"""CORE: recognises the address of a Spark master."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _HERE = re.compile(r"local|spark://(127\.[\d.]+|localhost):")
 
 
 def is_master(text: str) -> bool:
-    """Whether Spark takes it for one; of the address nothing is known yet."""
+    """True if Spark accepts the text as a master; the address itself is unchecked."""
     return _MASTER.fullmatch(text) is not None
 
 
 def is_here(master: str) -> bool:
-    """Whether all of it runs on this machine, so that nothing need listen on other addresses."""
+    """True if all of Spark runs on this machine, so that no other address need be bound."""
     return _HERE.match(master) is not None
 
 
 def addresses(master: str) -> list[tuple[str, int]]:
-    """Where a standalone master listens, or those that stand in for it; none of another kind."""
+    """Return the addresses of a standalone master and its stand-ins; none for other masters."""
     if not master.startswith("spark://"):
         return []
     parts = (one.rpartition(":") for one in master.removeprefix("spark://").split(","))

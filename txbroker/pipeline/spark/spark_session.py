@@ -1,4 +1,4 @@
-"""SHELL: a Spark session for the commands, and what Spark's long traces say in one line."""
+"""SHELL: makes Spark sessions for the commands, and reduces Spark's traces to one line."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Spark walks its plans by recursion, with frames that are larger until they are compiled, which
-    # takes long on a machine that is busy. Its own tests run with as much.
+    # Spark walks its plans by recursion, in large frames until they are compiled, which takes long
+    # on a busy machine. A smaller stack overflows; Spark's own tests use this size.
     "spark.driver.defaultJavaOptions": "-Xss4m",
     "spark.executor.defaultJavaOptions": "-Xss4m",
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For masters of this machine: nothing listens on other addresses."""
+"""Settings for masters of this machine, so that Spark binds no other address."""
 
 ANSWER = 10.0
-"""Seconds for which a standalone master may be silent."""
+"""Seconds that a standalone master may be silent."""
 
 
 def session(
@@ -40,9 +40,10 @@ def session(
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """
-    A session that the source and the sink are registered with; raises `PipelineError`, also where
-    no Java is found or the master is none. Spark's own settings (`spark-defaults.conf`) hold,
-    `settings` win over all.
+    Return a session with the source and the sink registered.
+
+    Spark's own settings (`spark-defaults.conf`) hold; `settings` override all others. Raises
+    `PipelineError`, also if no Java is found or `master` is not a master.
     """
     from txbroker.pipeline.source.source import register
 
@@ -50,10 +51,10 @@ def session(
         raise PipelineError(f"master: {master!r}: {REMEDY}")
     _check_answers(master)
     os.environ["JAVA_HOME"] = str(find_java())
-    # Workers run the same Python, and find the same package.
+    # Workers need the same Python, or they would not find the package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_here(master):
-        # Else Spark looks for an address of this machine that others see, and says so.
+        # Otherwise Spark looks for an external address of this machine, and prints a warning.
         os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])
     builder = SparkSession.builder.master(master).appName(name)
     chosen = {**DEFAULTS, **(LOCAL if is_here(master) else {}), **(settings or {})}
@@ -69,12 +70,12 @@ def session(
 
 
 def _check_answers(master: str) -> None:
-    """Raise `PipelineError` where no standalone master is; Spark takes a minute to say so."""
+    """Raise `PipelineError` if no standalone master answers; Spark needs a minute to say so."""
     trouble = None
     for host, port in addresses(master):
         try:
             if port > LAST_PORT:
-                # The resolver would cut it to 16 bits, and somebody else's port may answer.
+                # The resolver would cut the port to 16 bits, and a foreign port might answer.
                 raise OverflowError(f"ports end at {LAST_PORT}")
             socket.create_connection((host, port), ANSWER).close()
             return
@@ -89,7 +90,7 @@ def _check_answers(master: str) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What Spark or its bridge to Java raises becomes `PipelineError`, of the line that matters."""
+    """Convert an error of Spark, or of its bridge to Java, to a `PipelineError` of one line."""
     try:
         yield
     except Exception as error:
@@ -99,5 +100,5 @@ def one_line() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """One line that says what was wrong, see `reasons.line_of`."""
+    """Return the line that says what was wrong (see `error_reasons.line_of`)."""
     return line_of(str(error)) or type(error).__name__
