@@ -76,8 +76,8 @@ def pub(
     Publish one message.
 
     HOST:PORT is the MQTT address of any node. With QoS 1 and 2 the command waits for the
-    acknowledgement, which the node sends after the topic's owner has accepted the message. With
-    QoS 0 the command ends when the message is sent.
+    acknowledgement: the topic's owner has then accepted the message. With QoS 0 the command ends
+    when the message is sent.
     """
     deadline = time.monotonic() + timeout
     connection = Connection(address, client_id)

@@ -58,8 +58,8 @@ def list_(address: Address, zone: str, as_json: bool) -> None:
     """
     Show the messages of the branch that other nodes may lack.
 
-    The list has the messages of QoS 1 and 2 that not every node had accepted for its sessions, as
-    far as this node was told.
+    The list has messages of QoS 1 and 2. Messages are left out if this node knows that every node
+    had accepted them for its sessions.
     """
     reply = _ask(address, zone, "LIST")
     if as_json:
@@ -89,7 +89,7 @@ def replay(address: Address, zone: str) -> None:
     Deliver the branch once to every session that lacks its messages.
 
     Sessions that were subscribed when the zone was reclaimed, at any node, receive the messages
-    that they had not received. These arrive late, behind the zone's newer messages.
+    that they had not received. The messages arrive late, behind the zone's newer ones.
     """
     reply = _ask(address, zone, "REPLAY")
     click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is being replayed")

@@ -1,8 +1,8 @@
 """
 Runs a client's connection to a node in the calling thread.
 
-Paho implements the protocol. This module waits for events, so that a signal or a closed pipe ends
-the wait at once, and decides which messages are acknowledged.
+Paho implements the protocol. The connection waits for events, and a signal or a closed pipe ends
+the wait at once. Its client decides which messages are acknowledged.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 `txbroker pipeline NAME`: the jobs over the message history.
 
 Each command is a few lines over the function of the same name in `txbroker.pipeline`. A command
-imports Spark and the rest of the extra when it runs, and says if the extra is missing. A
-continuous job ends on SIGINT and SIGTERM after its present batch, with status 0.
+imports Spark and the rest of the extra when it runs, and says if the extra is missing. A continuous
+job ends on SIGINT and SIGTERM after its present batch, with status 0.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Job:
         self._stop = threading.Event()
 
     def is_stopping(self) -> bool:
-        """Return True if a signal has arrived."""
+        """True if a signal has arrived."""
         return self._stop.is_set()
 
     def listen_for_signals(self) -> None:

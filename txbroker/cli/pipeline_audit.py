@@ -48,10 +48,10 @@ def audit(
     """
     Report the fate of acknowledged messages: delivered, pending, dropped, or lost.
 
-    The job compares each message of QoS 1 or 2 of the journals, or of the archive, with each
-    durable session whose subscription covered it. The nodes' delivery ledgers (`ledger: true`) are
-    the evidence. The report lists lost messages; the exit status is then 1. With --archive alone,
-    the job asks no node where its sessions are, and calls no message lost.
+    The job takes each message of QoS 1 or 2 of the journals, or of the archive. The job compares
+    the message with each durable session whose subscription covered it. The nodes' delivery ledgers
+    (`ledger: true`) are the evidence. The report lists lost messages; the exit status is then 1.
+    With --archive alone, the job asks no node where its sessions are, and calls no message lost.
     """
     if root is None and archive is None:
         raise BadArgument("--root or --archive is missing; say where the messages are")

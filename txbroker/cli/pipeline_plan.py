@@ -111,7 +111,8 @@ def plan(
 
     The present nodes are those of --topology, or else of the tree about --root. Load is the
     publishes and deliveries per second of the topics that a machine owns. A new machine without an
-    address gets the root's address and ports of its own: for a trial, or to be filled in.
+    address gets the root's address and ports of its own. Use such files for a trial, or fill in
+    addresses.
     """
     source = HistorySource(**given)
     source.check()

@@ -66,11 +66,12 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
     List the sessions that a node holds, or end one of them.
 
     HOST:PORT is the node's gRPC address. WAITING is the maximum number of messages behind those in
-    flight to the client: all new messages of its zones, matching or not. DROPPED counts messages
-    beyond a limit, as far as known: the count grows when the client returns. HELD BYTES is the
-    approximate size of all zones' journals kept for the session, and HELD FOR their age. Sessions
-    that hold most come first. A + means that a zone's owner did not answer. A deleted session loses
-    its subscriptions and waiting messages. Its client is disconnected, and may begin a new session.
+    flight to the client. All new messages of the session's zones count, matching or not. DROPPED
+    counts messages beyond a limit, as far as known: the count grows when the client returns. HELD
+    BYTES is the approximate size of all zones' journals kept for the session, and HELD FOR their
+    age. Sessions that hold most come first. A + means that a zone's owner did not answer. A deleted
+    session loses its subscriptions and waiting messages. Its client is disconnected, and may begin
+    a new session.
     """
     # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask

@@ -94,14 +94,14 @@ class EdgeRole:
         self.edge.on_lineage(self._ground.standing.lineage)
 
     def refresh(self) -> None:
-        """Resolve stale routes again, and store the resolver cache; runs once a second."""
+        """Resolve expired routes again, and store the resolver cache; runs once a second."""
         self.edge.refresh_stale()
         known = self.edge.zones.known()
         if self._known.is_news(known):
             self._ground.tasks.start(self._known.save(known))
 
     def checkpoint(self) -> None:
-        """Store stream positions and outboxes, and send low-water marks to the owners."""
+        """Make stream positions and outboxes durable, and send low-water marks to the owners."""
         self.edge.positions.checkpoint()
         self.edge.low_water.look()
         self.edge.outboxes.save()

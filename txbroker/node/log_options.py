@@ -28,7 +28,7 @@ class _File(LogFile):
     """A log file that twistd rotates at each megabyte and on SIGUSR1."""
 
     def isatty(self) -> bool:
-        """Return False: a file is no terminal."""
+        """True if the stream is a terminal: never for a file."""
         return False
 
     def write(self, data: str | bytes) -> None:
@@ -47,7 +47,7 @@ class _Syslog:
         syslog.openlog(prefix, syslog.LOG_PID, syslog.LOG_USER)
 
     def isatty(self) -> bool:
-        """Return False: the system's log is no terminal."""
+        """True if the stream is a terminal: never for the system's log."""
         return False
 
     def write(self, text: str) -> None:

@@ -50,8 +50,8 @@ class MemberRemoval:
         """
         Remove the member; return the zones still delegated to it, as far as this node knows.
 
-        `leaves`: True if the node itself asks. It then still answers, and may have asked before.
-        Raises `ForgetError`.
+        `leaves`: True if the node itself asks. The node then still answers, and may have asked
+        before. Raises `ForgetError`.
         """
         member = self._members.get(name)
         if name == self._members.name:

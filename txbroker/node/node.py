@@ -206,7 +206,7 @@ class Node:
         self._ground.turn.end()
 
     def _trim(self) -> None:
-        """Trim the parts of journals that no edge, session or handover needs."""
+        """Trim the records of journals that neither retention nor a held part requires."""
         store = None if self._owner is None else self._owner.store
         present, saved = (None, 0) if store is None else (store.present, store.saved)
         held = self._control.held()

@@ -7,8 +7,7 @@ and returns no credit. A target that reaches its low mark lowers the pressure. S
 
 - *waited for* (`_raised`): publishers wait for it, until its patience ends;
 - *slow*: its patience ended before its low mark. The target no longer counts: packets above its
-  limit
-  are discarded and counted until it has drained;
+  limit are discarded and counted until it has drained;
 - *on trial*: it has never drained. Its own buffers absorb publishes for a moment, and no publisher
   waits. If the buffers fill up earlier, the rest of the trial is a wait. Otherwise each stranger
   that connects and reads nothing would stall the node.

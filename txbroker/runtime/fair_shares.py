@@ -2,14 +2,16 @@
 Schedules the work of connections, so that each gets a fair share of a node's time.
 
 A client may send more work in one read than other clients should wait for. So each worker has a
-share of half a millisecond. A worker with work left waits in a queue, *late*, and the node does not
-read its connection: the rest stays in the kernel. The queue is ordered by use: the worker that has
-used least is next. So a light worker is served at once, however many workers are heavy.
+share of half a millisecond. A worker with work left is *late*, and waits in a queue. The node does
+not read its connection meanwhile, so the rest stays in the kernel. The queue is ordered by use: the
+worker that has used least is next. So a light worker is served at once, however many workers are
+heavy.
 
-A newcomer is a connection without an accepted CONNECT. A newcomer has usually sent its first packet
-only. So the node reads a waiting newcomer until it sends more, unless there is a crowd: to watch
-its socket again costs as much as its work. Newcomers have a queue of their own and a part of each
-turn. So a crowd of newcomers delays no connected client, and a crowd of clients delays no newcomer.
+A newcomer is a connection that has not identified its client yet. A newcomer has usually sent its
+first packet only. So the node reads a waiting newcomer until it sends more, unless newcomers crowd.
+To watch its socket again costs as much as its work. Newcomers have a queue of their own and a part
+of each turn. So a crowd of newcomers delays no connected client, and a crowd of clients delays no
+newcomer.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ CROWD = 100
 
 
 ENOUGH = 32
-"""Newcomers that wait, beside late workers, before the node accepts more: one turn's work."""
+"""Waiting newcomers at which the node accepts no more while workers are late: one turn's work."""
 
 
 class FairShare:
@@ -69,7 +71,7 @@ class ShareWorker(Protocol):
 
     @property
     def newcomer(self) -> Newcomer | None:
-        """Return the worker itself before its CONNECT is accepted, then None."""
+        """Return the worker itself until its client is identified, then None."""
 
     def work(self) -> bool:
         """Continue until `FairShares.is_over`; return True if work is left."""

@@ -1,8 +1,8 @@
 """
 SHELL: runs callbacks on which others wait, and ends the node if one fails.
 
-A node is never deaf (protocol rule 35): it works, or it ends loudly. Otherwise the waiters for a
-commit, an alarm or a change would wait forever behind an exception that only a log line reports.
+A node is never deaf (protocol rule 35): it works, or it ends loudly. Otherwise an exception that
+only a log line reports would make callers wait forever for a commit, an alarm or a change.
 """
 
 from __future__ import annotations

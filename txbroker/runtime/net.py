@@ -17,7 +17,7 @@ class DelayedCall(Protocol):
     """A call that is due later."""
 
     def active(self) -> bool:
-        """Return True if the call is still due."""
+        """True if the call is still due."""
 
     def cancel(self) -> None:
         """Cancel the call; only while it is active."""

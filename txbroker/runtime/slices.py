@@ -5,8 +5,8 @@ A piece of work is an iterator: each step is short, and the piece may pause betw
 The piece itself guarantees its state between steps. This module guarantees:
 
 - **A bound.** All slices of a turn take `longest` seconds together, plus at most one step.
-- **Small work is done at once.** `start` runs a first slice before it returns, unless work of the
-  same owner waits, or the slices of this turn have used their time.
+- **Small work is done at once.** `start` runs a first slice before it returns. Exceptions: work of
+  the same owner waits, or the slices of this turn have used their time.
 - **Order.** Pieces of one owner (a client, a zone; any hashable key) run one after the other.
 - **Fairness.** Owners take turns, step by step: an owner with much work delays another owner by
   single steps only.

@@ -2,9 +2,8 @@
 Writes the logs of a process: one event per line, to one stream.
 
 A terminal gets readable lines; any other stream gets JSON objects. Twisted, the standard library's
-logging, Python warnings and uncaught exceptions go into the same stream, so that a program can
-parse all of stderr. An event is a short constant name (`zone.fenced`) with fields, and never a
-payload.
+logging, Python warnings and uncaught exceptions use the same stream. So a program can parse all of
+stderr. An event is a short constant name (`zone.fenced`) with fields, and never a payload.
 
 Cores return values and do not log; only shells and the composition use this module.
 """
@@ -97,7 +96,7 @@ class _Unbreakable:
         self._stream = stream
 
     def isatty(self) -> bool:
-        """Return True if the stream is a terminal."""
+        """True if the stream is a terminal."""
         return not self._stream.closed and self._stream.isatty()
 
     def write(self, text: str) -> None:

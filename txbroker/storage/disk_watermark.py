@@ -2,12 +2,13 @@
 SHELL: decides whether the disk of a node's `data` folder has room for publishes.
 
 A node on a full disk can write nothing, not even the records that would free space. So publishes
-stop at a watermark before that, `limits.disk_free`. Above the watermark a node reads publishes.
-Below it the node neither reads nor acknowledges publishes, and skips none. Subscriptions,
-deliveries and acknowledgements continue. The watermark has three inputs: the free bytes, a write
-that the disk refused (`set_full`), and too many bytes that wait for a sync (`set_behind`).
-`is_short` is True while any of the three holds, and the watermark notifies its listeners of each
-change.
+stop at a watermark before that, `limits.disk_free`. Below the watermark the node neither reads nor
+acknowledges publishes, and skips none. Subscriptions, deliveries and their acknowledgements
+continue.
+
+Three conditions make the node *short*: too few free bytes, a write that the disk refused
+(`set_full`), and too many bytes that wait for a sync (`set_behind`). The watermark notifies its
+listeners when `is_short` changes, and runs waiting actions when it becomes False.
 """
 
 from __future__ import annotations

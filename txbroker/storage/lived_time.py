@@ -3,8 +3,7 @@ Measures the time that a node has lived over all its processes, and the age of l
 
 A wall clock steps: NTP corrects it, and a board without a battery starts in another year. An age by
 that clock would expire sessions and trim journals at once. So each age that outlives a process is
-the difference of two readings of `LivedTime`, and only elapsed time advances a reading (protocol
-rule 32).
+the difference of two readings of `LivedTime`. Only elapsed time advances a reading.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class SegmentLog:
             self.written = last.first + last.entries - 1
 
     def _has_room(self, segment: Segment) -> bool:
-        """Return True if the next batch fits into `segment`; an empty segment fits any batch."""
+        """True if the next batch fits into `segment`; an empty segment fits any batch."""
         if segment.end == SEGMENT_HEAD:
             return True
         wanted = segment.end + BATCH_HEAD + len(self._staged[0].body)

@@ -37,8 +37,7 @@ class LogCursor:
 
     def look(self) -> bool:
         """
-        Return True if `read` has something to read. The loop's thread calls this before each
-        `read`.
+        True if `read` has something to read. The loop's thread calls this before each `read`.
 
         Raises `EntryTrimmed`, `CorruptLog`, `StoreError`.
         """

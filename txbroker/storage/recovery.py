@@ -4,8 +4,8 @@ SHELL: recovers a log at the start of a process: which batches are whole, torn o
 A crash leaves the log so: unsynced writes reach the disk in any order, page by page, or not at all.
 Synced writes stay. So a batch that fails its check was
 
-- torn by a crash, if no later batch records its entry as synced, and either no valid batch follows,
-  or a sector of zeros marks a page that never reached the disk;
+- torn by a crash, if no later batch records its entry as synced. Also, either no valid batch
+  follows, or a sector of zeros marks a page that never reached the disk;
 - damaged later (corrupt) otherwise.
 
 Recovery cuts a torn tail off, and refuses a corrupt log.

@@ -86,7 +86,7 @@ class BatchHead(NamedTuple):
     """
     The head of a batch of `entries` entries at `position` of a segment.
 
-    `length` is the size of the body in bytes, `time` is in UTC microseconds, and `synced` is the
+    `length` is the size of the body in bytes, and `time` is in UTC microseconds. `synced` is the
     last entry known to be synced at the write of the batch.
     """
 

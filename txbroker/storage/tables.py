@@ -2,8 +2,8 @@
 SHELL: stores small keyed state durably: tables over one log, in which the last value wins.
 
 All changes of one turn, in any tables, make one batch of the log. So a crash leaves all of them or
-none. Values stay in memory, or where their table places them. A cleaning cycle bounds the log: the
-cycle appends the live values anew, bit by bit, then trims all entries older than the cycle.
+none. Values stay in memory, or where their table places them. A cleaning cycle bounds the log. The
+cycle appends the live values anew, bit by bit, then trims all older entries.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class LogTables:
         """
         True if the changes of all tables whose names begin so are synced.
 
-        A caller need not wait for a sync of other tables, which change all the time. All changes
-        of one turn are synced together.
+        A caller need not wait for a sync of other tables, which change all the time. All changes of
+        one turn are synced together.
         """
         synced = self._log.synced
         return all(

@@ -22,8 +22,8 @@ class PacketReader:
     The input of one connection that is not processed yet.
 
     Before `open`, `step` returns each packet. After it, the reader itself handles simple packets.
-    It collects plain publishes in `qos0` and `qos12`. Acknowledgements go to the window of the
-    packet writer (of a clean session) or into `pubacks`. Attributes:
+    Plain publishes go to `qos0` and `qos12`. Acknowledgements go to the window of the packet writer
+    (of a clean session) or into `pubacks`. Attributes:
 
     - `takes_qos12`: True if the reader may collect publishes of QoS 1 and 2 now.
     - `heard_at`: the time of the last whole packet, where the caller sets it.
@@ -97,8 +97,7 @@ class PacketReader:
 
         - `has_heard`: the input held a whole packet.
         - `has_landed`: the window got room, its waiting messages were launched, and the session
-          must
-          handle the rest.
+          must handle the rest.
         - `wants_flows`: the next packet is a publish that needs flows to be collected.
         """
         self.pubacks = []

@@ -153,7 +153,7 @@ class PacketWriter:
         return True
 
     def is_sent(self) -> bool:
-        """Write all to `descriptor`; return False if it is -1, some is left, or there is news."""
+        """True if all output was written to `descriptor`, and the writer has no news."""
         if self.descriptor < 0 or self.dropped or self.has_news:
             return False
         try:

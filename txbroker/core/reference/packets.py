@@ -50,8 +50,8 @@ def plain_publish(
     """
     Return the positions in a PUBLISH that begins at `start` of a run, or None.
 
-    None leaves the packet to the decoder: the packet is malformed or illegal, or has RETAIN, or its
-    topic begins with `$` or is outside the link scope `bailiwick`.
+    None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN.
+    Or its topic begins with `$`, or is outside the link scope `bailiwick`.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:

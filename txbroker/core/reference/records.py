@@ -27,7 +27,7 @@ TOPIC_BYTES = 160
 
 
 Found = tuple[int, int, str, int, int]
-"""What decides on delivery of a record: its place, offset, topic, QoS and `Message.size`."""
+"""Fields that decide on delivery of a record: place, offset, topic, QoS and `Message.size`."""
 
 
 class WholeRecord(NamedTuple):

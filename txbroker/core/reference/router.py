@@ -172,13 +172,13 @@ class Router:
         """
         Write the output of packet writers that have the `descriptor` of a socket.
 
-        Of too many packet writers, or too much output, one call writes a part: the smallest
-        outputs, and those that have waited longest. So a message to a crowd delays no message to
-        other clients. `has_outputs` is True until all are written. A slow write also ends the call
-        early. (Compiled; the reference has no clock.)
+        Of too many packet writers, or too much output, one call writes a part. The smallest outputs
+        and the longest waiting ones go first. So a message to a crowd delays no message to other
+        clients. `has_outputs` is True until all are written. A slow write also ends the call early.
+        (Compiled; the reference has no clock.)
 
-        Return the packet writers that the node must handle, each once, in the order of writing: the
-        socket refused some output, or the writer has other news.
+        Return the packet writers that the node must handle, each once, in the order of writing.
+        Each has output that its socket refused, or other news.
         """
         outputs = self._outputs
         first = _few(outputs)

@@ -118,9 +118,9 @@ class Sockets:
     """
     Reads the ready sockets of clients and links.
 
-    The object forwards plain publishes of QoS 0, which need no decision, at once: to clients of
-    this node and over links. It asks each route, edge and session once per turn, and caches the
-    answers until other code runs.
+    Plain publishes of QoS 0 need no decision, and are forwarded at once: to clients of this node
+    and over links. The object asks the own zone, each route, edge and link once, and caches the
+    answer until other code has run.
     """
 
     def __init__(self, router: Switch) -> None:

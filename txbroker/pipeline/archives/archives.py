@@ -88,7 +88,7 @@ def read_archive(
 
 
 def has_ledger(path: str | os.PathLike[str]) -> bool:
-    """Return True if the archive has, or had, rows of delivery ledgers."""
+    """True if the archive has, or had, rows of delivery ledgers."""
     return Commits(Path(path, LEDGER_FOLDER)).load().version > 0
 
 

@@ -133,7 +133,7 @@ class Commits:
         """
         Delete files that no reader needs.
 
-        These are files removed more than `grace` seconds ago, and manifests before a whole one of
+        Files removed more than `grace` seconds ago are deleted, and manifests before a whole one of
         that age. Unnamed files that no process has written to for `attempt` seconds are condemned,
         for a later vacuum.
         """

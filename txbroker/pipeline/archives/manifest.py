@@ -7,7 +7,7 @@ CORE: the commits of an archive as values: which files the archive consists of. 
 - A file is *named* from the commit that adds it to the commit that removes it. Removed files stay
   on the disk for a while, for readers that began earlier. `ArchiveState.removed` has the removal
   times.
-- Files that no commit ever named (*orphans*, of failed attempts) are deleted likewise: a commit
+- Files that no commit ever named (*orphans*, of failed attempts) are deleted likewise. A commit
   condemns them, and a vacuum deletes them after the grace time. A writer that would name a
   condemned file gets `ChangeVerdict.LOST`. So a named file is never deleted, however slow a writer
   is. Times only decide how long unneeded files stay.

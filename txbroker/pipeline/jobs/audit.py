@@ -2,9 +2,9 @@
 SHELL: audits every acknowledged message for every durable session that was to receive it.
 
 `compare` works on DataFrames: messages (of an archive or the journals), ledger rows, and the
-sessions' cursors. It matches distinct topics with distinct filters once, and joins the rest on
-equal values. So an audit costs what the deliveries cost. `evidence.py` gathers ledger rows and
-cursors from the nodes of a tree. docs/pipeline/audit.md defines the statuses.
+sessions' cursors. The comparison matches distinct topics with distinct filters once, and joins the
+rest on equal values. So an audit costs what the deliveries cost. `evidence.py` gathers ledger rows
+and cursors from the nodes of a tree. docs/pipeline/audit.md defines the statuses.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
     Return the rows of a replay in order: `due, zone, epoch, offset, topic, payload, retain`.
 
     About `count` rows are split into partitions small enough for one process. A message is due at
-    the time of its receipt, but never before an earlier message of its zone: clocks are set back
+    the time of its receipt, but never before an earlier message of its zone. Clocks are set back
     sometimes, offsets never.
     """
     from pyspark.sql import Window

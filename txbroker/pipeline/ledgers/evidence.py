@@ -53,9 +53,9 @@ def gather(
     `ledger` has rows that are known already: of each ledger, only later rows are read. Return the
     evidence, and one line for each limit of the audit. Raises `PipelineError`.
 
-    The nodes report their sessions before the ledgers are read, and again after that. So each
-    message that was not delivered at the first report has its row, and a session that moves between
-    two nodes is found once.
+    The nodes report their sessions before the ledgers are read. Otherwise a message delivered in
+    between would have no row, and would count as lost. The nodes report again afterwards. Otherwise
+    a session that moves between two nodes could be missed.
     """
     from txbroker.pipeline.ledgers import ledgers as ledgers
 

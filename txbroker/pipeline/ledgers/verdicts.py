@@ -25,10 +25,10 @@ def has_passed(
     part: JournalId, reaches: Mapping[JournalId, int], passages: Sequence[EpochTransition]
 ) -> bool:
     """
-    Return True if a session has passed a part: it has received all of it and left it.
+    True if a session has received all of a part, and has left the part.
 
-    `reaches` has the session's offset in each part that its node reports. A part that the node
-    does not know lies ahead of the session.
+    `reaches` has the session's offset in each part that its node reports. A part that the node does
+    not know lies ahead of the session.
     """
     if part in reaches:
         return True

@@ -68,8 +68,8 @@ class ReadFilter:
     """
     The records to read.
 
-    A record is read if its zone is in `zones` (None: any), its topic matches `filter` ("": any),
-    and its epoch, offset and time (UTC, microseconds) are in the intervals.
+    A record is read if its zone is in `zones` (None: any) and its topic matches `filter` ("": any).
+    Also its epoch, offset and time (UTC, microseconds) must be in the intervals.
     """
 
     filter: str = ""

@@ -8,8 +8,8 @@ The parts of a zone follow one another by epoch. The module answers three questi
 - `split`: how are these spans cut into pieces for parallel reading?
 
 The spans between two positions must never change, because Spark asks again after a crash. So a
-batch leaves a part only when the part is closed and read to its end, and ends in the next part at
-the latest. The parts of a batch's two ends then suffice to detect missing records.
+batch leaves a part only when the part is closed and read to its end. The batch ends in the next
+part at the latest. The parts of a batch's two ends then suffice to detect missing records.
 
 No record is skipped silently: records that retention deleted are a `HistoryGap`. The caller decides
 whether a gap is an error.

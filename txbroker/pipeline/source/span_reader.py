@@ -2,7 +2,7 @@
 SHELL: reads a span of a part as Arrow batches, on Spark's workers.
 
 The reader asks the node that keeps the span. If that node is away, or keeps the span no longer, the
-reader finds the present keeper, and resumes behind its last record. The reader gives up after
+reader finds the present keeper. Reading resumes behind the last record. The reader gives up after
 `PATIENCE` without progress.
 """
 

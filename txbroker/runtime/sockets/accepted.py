@@ -2,8 +2,8 @@
 SHELL: the transport of an accepted connection.
 
 A node has very many accepted connections; most are idle, and many are short-lived. So the class
-does not derive from Twisted's transports. It has the methods that protocols call on those, and
-slots instead of a dictionary.
+does not derive from Twisted's transports. Protocols find the same methods, and objects have slots
+instead of a dictionary.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class AcceptedStream:
         self.reactor.sockets.add(self._descriptor, packet_reader)
 
     def has_left(self) -> bool:
-        """Return True if the peer sends no more, regardless of unread bytes."""
+        """True if the peer sends no more, regardless of unread bytes."""
         return self._descriptor < 0 or has_left(self._descriptor)
 
     def write(self, data: Octets) -> None:

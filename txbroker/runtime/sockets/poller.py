@@ -2,9 +2,10 @@
 SHELL: watches the TCP connections of a node, and serves all ready ones in one turn.
 
 Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each ready
-socket. This poller has an epoll of its own, in which the event loop waits, too (`selector`). It
-serves the ready connections as a batch in one loop, then ends the turn once. So the publishes of a
-batch become durable together, and a connection with output from several of them gets one write.
+socket. The poller has an epoll of its own, in which the event loop waits, too (`selector`). The
+poller serves the ready connections as a batch in one loop, then ends the turn once. So the
+publishes of a batch become durable together, and a connection with output from several of them gets
+one write.
 
 Measured against Twisted's reactor and uvloop: docs/decisions/event-loop.md.
 """

@@ -2,7 +2,7 @@
 SHELL: Twisted's TCP transports, which read into one shared buffer and write at once.
 
 Twisted's own `write` waits for the event loop to report a writable socket, and the socket nearly
-always is writable. That wait costs three system calls and a turn of the loop per write. This
+always is writable. The wait costs three system calls and a turn of the loop per write. This
 transport sends the bytes at once; only a rest that the kernel refuses waits in Twisted's way.
 """
 
@@ -155,12 +155,10 @@ class StreamPort(Port):
 
     - `asks_for_address` False: `buildProtocol` receives None as the address.
     - `puts_off`: while it returns True and few connections wait, the port accepts none. A
-      connection
-      in the kernel's backlog costs less than one in the node.
+      connection in the kernel's backlog costs less than one in the node.
     - `drops`: returns True for a descriptor not worth a connection. Many clients connect and leave
-      at
-      once; without `drops` they fill the backlog. A client that finds the backlog full retries only
-      after one and after three seconds.
+      at once; without `drops` they fill the backlog. A client that finds the backlog full retries
+      only after one and after three seconds.
     """
 
     factory: Any
