@@ -1,4 +1,4 @@
 """
-The jobs, one file each. Their folder keeps the modules apart from the functions of
-`txbroker.pipeline` that have the same names.
+One file for each job. They have a folder of their own because the functions of the same names are
+what `txbroker.pipeline` has under these names.
 """

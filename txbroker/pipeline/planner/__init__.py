@@ -1,1 +1,1 @@
-"""Decides which subtrees to delegate to which host. Pure."""
+"""Which subtrees to delegate to which host. Pure."""
