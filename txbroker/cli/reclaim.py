@@ -37,8 +37,8 @@ def reclaim(address: Address, zone: str, is_lost: bool) -> None:
     is refused while the node is alive. If the node returns, its own messages stay as a divergent
     branch (`txbroker divergent`). A node that returns with an empty `data` can get the zone again.
 
-    HOST:PORT may also be the zone's own node, if it was restored from a copy and waits for a parent
-    that is gone. The node then serves the copy.
+    HOST:PORT may also be the zone's own node, restored from a copy, whose parent is gone. The node
+    then serves the copy.
     """
     # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask

@@ -31,8 +31,8 @@ class LinkReader:
     The input of one link; `expected` publishes of the current batch are still to come.
 
     Publishes outside the scope `bailiwick` are returned one by one, for the caller to check. A
-    batch with a known header may be forwarded at once (see `Sockets`). This requires `is_open`, and
-    `received` below `most` bytes. If only a part was forwarded, `step` returns a header for the
+    batch with a known header may be forwarded at once (see `Sockets`). The link must be `is_open`,
+    and `received` below `most` bytes. If only a part was forwarded, `step` returns a header for the
     rest. Attributes:
 
     - `heard_at`: the time of the last batch that was forwarded.

@@ -1,4 +1,14 @@
-"""Decodes the input of one client: bytes in, runs of publishes and single packets out."""
+"""
+Decodes the input of one client: bytes in, runs of publishes and single packets out.
+
+Before `open`, the caller handles every packet. After `open`, the reader handles plain publishes and
+acknowledgements that need no decision. Bytes take one of two paths:
+
+- the full path: `feed` appends the bytes (`is_fed`), and `step` processes them;
+- the direct path of `Sockets`: `joined`, `answered`, `peek` and `note` handle acknowledgements and
+  runs of QoS 0 at once. `keep` passes the rest to the full path. The direct path is closed while
+  `is_fed` is True, as later bytes must not overtake earlier ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""Encodes and sends the output to one client, with the QoS 1 and 2 window of a clean session."""
+"""
+Encodes and sends the output to one client, with the QoS 1 and 2 window of a clean session.
+
+The output is a buffer of bytes that leave in order. From `HIGH_MARK` on, the client is full, and
+messages that can wait are not sent. Above `MOST`, the writer discards QoS 0.
+
+After `open_window`, a message of QoS 1 or 2 passes these states:
+
+- *waiting*: in `_first` if it cannot be read again, else in `_queue`. `pump` sends `_first` before
+  `_queue`, while the window and the output have room;
+- *sent* (`SENT`): in flight under a packet id. PUBACK ends QoS 1, PUBREC moves QoS 2 on;
+- *released* (`RELEASED`): PUBREL was sent. PUBCOMP ends the flight.
+
+`give` sends a live message at once if no message waits and the window has room.
+"""
 
 from __future__ import annotations
 

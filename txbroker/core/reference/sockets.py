@@ -1,4 +1,15 @@
-"""Reads the sockets of clients and links, and forwards plain publishes of QoS 0 at once."""
+"""
+Reads the sockets of clients and links, and forwards plain publishes of QoS 0 at once.
+
+`wait` reads each ready socket once, and forwards runs from the start of its bytes. A run is
+forwarded if its topics need no decision: in the own zone all go to the same edges, and elsewhere
+all go by the same route. Also each link on the way must have room. A delivery from an owner goes to
+the clients of this node, if `may_take` allows. Other bytes go to the packet reader, and the caller
+receives the descriptor with `FED`.
+
+Calls of `on_output` and runs for the journal are postponed until `tell`, so that they are handled
+together.
+"""
 
 from __future__ import annotations
 

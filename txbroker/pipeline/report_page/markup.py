@@ -1,7 +1,7 @@
 """
 CORE: makes HTML and SVG that no content can break.
 
-A plain `str` is escaped when it becomes part of an element; only `Html`, which this module makes,
+A plain `str` is escaped when it becomes part of an element. `Html`, which only this module makes,
 is used as it is. Any publisher chooses topics and client ids. So characters that a browser or
 terminal would not show as written (controls, changes of direction) are spelled out.
 """

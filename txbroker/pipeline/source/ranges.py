@@ -165,9 +165,9 @@ def logs_of(
     """
     Group the parts by zone.
 
-    `missing` has the zones of nodes that did not answer: they may keep parts of their own zone and
-    of any zone below. `cut_off` has parts known to be cut off. If several nodes keep a part, the
-    most complete one is used.
+    `missing` has the zones of nodes that did not answer. Such a node may keep parts of its own zone
+    and of any zone below. `cut_off` has parts known to be cut off. If several nodes keep a part,
+    the most complete one is used.
     """
     found: dict[JournalId, JournalRange] = {}
     for part in parts:

@@ -52,8 +52,8 @@ had them. Columns that a kind does not use are null, except `zone`, `epoch` and 
   end.
 - `zone`, `epoch`, `offset`: the position of the message. A subscription starts above it, or ends at
   it. A passage's topics continue there.
-- `through`: the last dropped offset; for a passage, the last offset of its topics in the part that
-  they left, `left_zone` and `left_epoch`.
+- `through`: the last dropped offset; for a passage, the last offset of its topics in the part
+  `left_zone`, `left_epoch`.
 - `time`: the UTC time at which the node wrote the row.
 """
 
