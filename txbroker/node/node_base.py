@@ -136,7 +136,7 @@ class NodeBase:
 
     def _build_standing(self, state: NodeState, made: float | None) -> NodeGrant:
         config = self.config
-        # A lost incarnation must be replaced: else an edge reuses sequence numbers of its streams.
+        # Without a new incarnation, an edge that lost its data would reuse its sequence numbers.
         incarnation = state.incarnation or backups.unused_incarnation(0, time.time())
         state = attrs.evolve(state, place=self.folder.place, incarnation=incarnation)
         return NodeGrant(

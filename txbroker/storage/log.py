@@ -169,7 +169,7 @@ class SegmentLog:
         Write about `most` bytes of the staged batches. Return True if nothing stays staged.
 
         `is_unread`: True if no reader is about to read these bytes. Raises `DiskFull`; the
-        unwritten batches then stay staged. Any other `StoreError` is final.
+        unwritten batches then stay staged unchanged. Any other `StoreError` is final.
         """
         with self._writing():
             while self._staged and most > 0:
@@ -489,7 +489,7 @@ class SegmentLog:
         """
         Return preallocated space to the disk. Staged batches are lost: write and sync before.
 
-        A last empty batch records that all entries are synced. Anything missing later is
+        If all entries are synced, a last empty batch records this. Anything missing later is
         corruption.
         """
         tail, self._tail = self._tail, None

@@ -35,7 +35,7 @@ COMPRESSION_LEVEL = 3
 _DAY = 86_400_000_000
 _DICTIONARY = ("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone")
 _DELTA = ("epoch", "offset", "created", "number", "time")
-_UNSEEN = ("payload",)  # statistics on payloads would be large, and no query uses them
+_UNSEEN = ("payload",)  # no query selects payloads by their order
 _MAKE_FOLDER_TRIES = 5
 
 _Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
