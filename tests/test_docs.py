@@ -200,7 +200,12 @@ def test_pages_that_code_names_exist() -> None:
 @pytest.mark.parametrize(
     "module",
     ["runtime/sockets/poller.py", "storage/log.py"]
-    + ["storage/committer.py", "core/__init__.py", "link/__init__.py", "pipeline/report/charts.py"],
+    + [
+        "storage/committer.py",
+        "core/__init__.py",
+        "link/__init__.py",
+        "pipeline/report_page/charts.py",
+    ],
 )
 def test_parts_made_by_hand_name_their_decision(module: str) -> None:
     """Who would replace one by a library finds what was measured."""
