@@ -30,6 +30,20 @@ class StoreError(TxbrokerError):
     """The durable store cannot be opened, read or written; the message names the file."""
 
 
+class InvariantBroken(AssertionError):
+    """
+    A rule of docs/protocol.md does not hold: this program is at fault.
+
+    The text is one line: the rule's number, the class that owns its state, the statement, values.
+    Not a `TxbrokerError`: whoever puts off work that the disk refused must not put off this.
+    """
+
+    def __init__(self, owner: object, rule: int, words: str, values: tuple[object, ...]) -> None:
+        self.rule = rule
+        shown = " ".join(_SHORT.repr(value) for value in values)
+        super().__init__(f"rule {rule}: {type(owner).__name__}: {words}: {shown}")
+
+
 class PipelineError(TxbrokerError):
     """
     What was asked of the pipeline cannot be done.
