@@ -3,6 +3,10 @@ What an authority has taken and may not show yet: it waits, in order, until it i
 
 Everything whose place among the records matters waits in the same queue (answers to interests,
 cuts, the marks of a Welcome), each behind the last record that was taken before it.
+
+An entry has three states: taken, durable, settled. The authority takes an entry at the end of the
+queue. The journal tells an offset up to which records are durable. The queue then gives up entries
+up to that offset, from the front; the authority shows and acknowledges them. No entry is skipped.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.journal.zone_journal import Record
+from txbroker.model.invariant import holds, ordered
 from txbroker.mqtt.wire.message import Message
 
 Action = Callable[[], None]
@@ -30,6 +35,8 @@ class CommitQueue:
     """
     Everything up to offset `through` has settled: it is durable and was shown. `last` is the last
     record that was taken.
+
+    Invariant: through <= offset of each entry, in its order <= last.
     """
 
     def __init__(self, through: int = 0) -> None:
@@ -82,6 +89,14 @@ class CommitQueue:
         if taken:
             self.through = taken[-1][0]
         return taken
+
+    def check(self, durable: int) -> None:
+        """State the order of what waits; records up to `durable` are durable."""
+        waiting = [entry[0] for entry in self._queue]
+        ordered(self, 3, "through <= waiting <= last", self.through, *waiting, self.last)
+        holds(self, 3, "what is durable has settled", not waiting or waiting[0] > durable, durable)
+        strange = self._overtaken.keys() - self._retained.keys()
+        holds(self, 9, "only what waits is overtaken", not strange, strange)
 
     def overtake(self, message: Message) -> None:
         """Note that a retained message of QoS 0 is newer than the queued records of its topic."""

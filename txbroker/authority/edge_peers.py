@@ -17,6 +17,7 @@ from txbroker.core.sorted_filters import SortedFilters
 from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.zone_snapshot import EdgeInterest
 from txbroker.journal.zone_journal import Record, Unclaimed
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.topics import is_within
 
 TOPICS_REMEMBERED = 100_000
@@ -70,6 +71,13 @@ class EdgePeers:
     def topics(self) -> int:
         """Return the number of topics with cached receivers."""
         return len(self._receivers)
+
+    def check(self) -> None:
+        """State that each edge is known once, and from where it is owed what it inherited."""
+        for edge, peer in self._known.items():
+            holds(self, 13, "an edge is known by its name", peer.edge == edge, edge, peer.edge)
+            owed = [*peer.unclaimed.values(), *peer.claiming.values()]
+            ordered(self, 13, "0 <= what an edge is owed from", 0, min(owed, default=0))
 
     # receivers
 

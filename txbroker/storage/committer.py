@@ -8,6 +8,10 @@ loop, in the order in which they were asked for, never before what they wait for
 node promises. A sync for which nobody waits is put off, as one costs more than all else that is
 done for a message.
 
+An action passes four queues: `_waiting` (for what is staged), `_next` (for the sync to come),
+`_running` (for the sync that runs), `_ready`. A write moves actions to `_next`, a sync on to
+`_ready`. An action leaves a queue only for the next one, so that nobody waits for ever.
+
 Measured with and without a sync, beside peers: docs/decisions/acknowledged.md.
 """
 
@@ -21,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from txbroker.model.errors import StoreError
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime import hooks
 from txbroker.storage.files import DiskFull
@@ -294,6 +299,24 @@ class Committer:
         for actions in (self._running or (), self._next, begun, self._waiting):
             self._ready.extend(actions)
         self._run_ready()
+
+    def promised(self, log: SegmentLog) -> int:
+        """The last entry of a log that is as safe as the node promises."""
+        if self._is_sync:
+            return log.synced
+        return log.next - 1 if self._is_memory else log.written
+
+    def check(self) -> None:
+        """State that who waits will be told, and that a log which was removed takes no part."""
+        if self._is_ended:
+            return
+        is_coming = self._running is not None or bool(self._unsynced)
+        holds(self, 35, "who waits for a sync has one coming", is_coming or not self._next)
+        strange = (self._staged.keys() | self._unsynced.keys()) - self._logs.keys()
+        holds(self, 35, "only logs that take part are written", not strange, strange)
+        ordered(self, 34, "bytes behind a sync are counted", 0, self._behind)
+        for log in self._staged.keys() | self._unsynced.keys():
+            log.check()
 
     # -- internal
 

@@ -4,6 +4,9 @@ SHELL: a log: numbered entries in segment files, appended at the end, dropped at
 `append` stages in memory, `write` hands everything staged to the system in one call, `sync` makes
 what was written durable. Who decides when is the committer. Nothing that was written ever changes.
 
+An entry is staged, then written, then synced, then, much later, trimmed. Entries change their state
+in the order of their numbers. Three numbers say how far each change has come.
+
 Measured against RocksDB, LMDB and SQLite: docs/decisions/segment-log.md.
 """
 
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txbroker.model.errors import CallerError, StoreError
+from txbroker.model.invariant import holds, ordered
 from txbroker.storage import newest_segment
 from txbroker.storage.files import SHORT, DiskFull, LogTail, OpenFile, make_folder
 from txbroker.storage.recovery import OnTrimmed, recover
@@ -62,6 +66,8 @@ class SegmentLog:
     the last one known to be durable, `written` the last one that can be read, `staged` the bytes
     that are not written yet, of so many `staged_entries`, `size` the bytes in use on disk (without
     preallocated space).
+
+    Invariant: synced <= written < next, and first <= written + 1.
 
     All methods are for the loop's thread but `sync`.
     """
@@ -144,6 +150,16 @@ class SegmentLog:
     def time(self) -> int:
         """Time of the last batch in UTC microseconds; 0 in an empty log."""
         return self._time
+
+    def check(self) -> None:
+        """State the order of the log's entries."""
+        synced = self.synced  # first: a sync in its thread raises it, up to `written`
+        ordered(self, 3, "synced <= written < next", synced, self.written, self.next - 1)
+        ordered(self, 3, "first <= written + 1", self.first, self.written + 1)
+        ends = [end for one in self._staged for end in (one.first, one.first + one.entries - 1)]
+        ordered(self, 3, "written < staged < next", self.written, *ends, self.next - 1)
+        count = sum(one.entries for one in self._staged)
+        holds(self, 3, "staged entries are counted", count == self.staged_entries, count)
 
     # -- writing
 

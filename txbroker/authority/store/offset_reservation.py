@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.runtime.boot import boot_id
 from txbroker.runtime.structured_log import get_logger
 from txbroker.storage.tables import LogTable
@@ -28,7 +29,11 @@ _KEY = b"ceiling"
 
 
 class OffsetReservation:
-    """The bound for the part that is appended to, in `table`."""
+    """
+    The bound for the part that is appended to, in `table`.
+
+    Invariant: offset that was given last <= `_offset`, at the epoch of the part.
+    """
 
     def __init__(self, table: LogTable, counters: Counters, *, survives_kill: bool) -> None:
         """
@@ -63,6 +68,11 @@ class OffsetReservation:
         """Raise the bound if the assigned offset comes near it."""
         if offset > self._offset - BLOCK // 2:
             self._raise(offset)
+
+    def check(self, part: JournalPart) -> None:
+        """State that all offsets that were given lie below the bound."""
+        holds(self, 30, "the bound is of the part", self._epoch == part.key.epoch, part.key)
+        ordered(self, 30, "last given <= reserved", part.next - 1, self._offset)
 
     def close(self, part: JournalPart) -> None:
         """Store the exact end: each assigned offset is in the journal or in a known hole."""

@@ -9,6 +9,10 @@ of one offset (the checkpoint), written now and then; after a crash the batches 
 replayed. What changed is written in slices, the checkpoint with the last of them: what was written
 already is only newer than the one before says. Whole changes (a subtree that came in) are written
 together with their checkpoint.
+
+The authority appends records during a turn. The group commit closes a group at its end, and tells
+when the group is as safe as the node promises. Then `durable` rises to the group's last offset, and
+the authority settles what it covers. A checkpoint follows, never one of what did not settle.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.journal.store.retention import Retention
 from txbroker.journal.zone_journal import JournalChunk, Unclaimed, ZoneState
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
 from txbroker.model.publish_run import PublishRun
 from txbroker.model.stored_value import StoredValue
@@ -55,7 +60,12 @@ _ABSORBED = b"absorbed "
 
 
 class ZoneStore:
-    """The `ZoneJournal` of the authority of `zone` at `node`."""
+    """
+    The `ZoneJournal` of the authority of `zone` at `node`.
+
+    Invariant: durable <= what the commit promises, and durable <= offset <= the reserved offset.
+    Invariant: checkpoint <= offset, and each group's offset <= that of the next group.
+    """
 
     def __init__(
         self,
@@ -92,7 +102,7 @@ class ZoneStore:
         self._counters = counters
         self._part: JournalPart | None = None
         self._authority: Authority | None = None
-        self._durable = 0
+        self._durable = self._begun = 0
         self._groups: deque[tuple[JournalPart | None, int]] = deque()
         self._is_asked = False
         self._time = 0  # time of the records in the next group commit
@@ -151,7 +161,7 @@ class ZoneStore:
         part.node = self._node
         self._part = part
         self._ceiling.open(part)
-        self._durable = part.next - 1
+        self._durable = self._begun = part.next - 1
         self._saved = 0
         state = self._load(part)
         self._told_marks = {}
@@ -327,7 +337,28 @@ class ZoneStore:
         if self._writing is None:
             self._tell_written()
 
+    def check(self) -> None:
+        """State how far the zone is durable; after the end of a turn."""
+        part = self._part
+        if part is None:
+            return
+        part.check()
+        promised = max(self._begun, self._committer.promised(part.log))
+        ordered(self, 3, "durable <= promised by the commit", self._durable, promised)
+        groups = [offset for group, offset in self._groups if group is part]
+        ordered(self, 3, "durable <= groups <= given", self._durable, *groups, self.offset)
+        ordered(self, 3, "checkpoint <= given", self._checkpoint, self.offset)
+        ordered(self, 3, "synced checkpoint <= given", self._saved, self.offset)
+        holds(self, 3, "who waits is in a group", self._is_asked or self._is_all_told, self.offset)
+        self._ceiling.check(part)
+
     # internal
+
+    @property
+    def _is_all_told(self) -> bool:
+        """True if each record that is waited for is durable, or in a group."""
+        last = 0 if self._authority is None else self._authority.settles_at
+        return last <= max([self._durable, *(offset for _, offset in self._groups)])
 
     def _has_room_for_qos0(self, count: int, size: int) -> bool:
         """

@@ -5,6 +5,9 @@ What is appended during a turn is gathered into one batch: the raw PUBLISH packe
 them and where, and the duplicate marks (protocol rules 1 and 3): for each stream of an edge the
 highest sequence in the batch. So a record and its mark are written at once, or not at all. QoS 0
 that is not retained, for which nobody waits, is gathered for longer.
+
+A record is gathered, then part of a staged batch, then written and synced as the log says. A record
+gets its offset when it is gathered. Offsets of a part follow one another; a start may leave a hole.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from txbroker.journal.store.record_format import (
 )
 from txbroker.journal.zone_journal import Record, Records
 from txbroker.model.errors import CallerError, StoreError
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId
 from txbroker.model.publish_run import MOST, PublishRun
 from txbroker.mqtt.wire.message import Message
@@ -79,6 +83,8 @@ class JournalPart:
 
     `predecessor` is the part before it and the last offset of that which counts. `node` is the edge
     of what is appended and names none.
+
+    Invariant: log.next <= offset of the first gathered record. No mark waits without a record.
     """
 
     def __init__(
@@ -213,6 +219,19 @@ class JournalPart:
         self._gathered.clear()
         self._committer.remove(self.log)
         self.log.discard()
+
+    def check(self) -> None:
+        """State where the gathered records lie, and what the part goes on from."""
+        self.log.check()
+        if self._gathered:
+            ordered(self, 3, "log.next <= first gathered", self.log.next, self._first)
+            ordered(self, 3, "a batch has records", 1, self._count, BATCH_RECORDS)
+        else:
+            idle = not (self._count or self._bytes or self._marks)
+            holds(self, 1, "a mark is in the batch of its record", idle, self.key, self._marks)
+        before = None if self.predecessor is None else self.predecessor[0]
+        is_later = before is None or before.zone != self.key.zone or before.epoch < self.key.epoch
+        holds(self, 7, "a part goes on from an earlier epoch", is_later, self.key, before)
 
     # -- internal
 

@@ -5,6 +5,10 @@ Age and size say what the history keeps; the low-water mark of each edge (the lo
 flow of its sessions, protocol rule 6) says what must stay beyond that, as long as `session_limits`
 allow: an edge that has not been heard of for longer than sessions live, or a journal that has
 outgrown its size by what sessions may hold, is waited for no longer.
+
+A mark begins when an edge comes, rises as the edge tells, and goes when the edge is forgotten. A
+trim deletes whole segments, the oldest first, up to the lowest mark. A part that nobody needs is
+dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import attrs
 
 from txbroker.journal.store.journal_parts import JournalPart, Journals
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId
 from txbroker.model.topics import is_within
 from txbroker.runtime.structured_log import get_logger
@@ -65,7 +70,11 @@ class HeldPart:
 
 
 class Retention:
-    """The low-water marks of edges, and what they let go; `now`: what the node has lived."""
+    """
+    The low-water marks of edges, and what they let go; `now`: what the node has lived.
+
+    Invariant: what is stored of an edge is what is known of it; no mark is below 0.
+    """
 
     def __init__(
         self,
@@ -180,6 +189,15 @@ class Retention:
             self._unheard.pop(edge, None)
             self._holders.pop(edge, None)
             self._table.delete(edge.encode())
+
+    def check(self) -> None:
+        """State that marks are kept for the edges that are known, and stored."""
+        names = {name.decode() for name, _ in self._table.items()}
+        holds(self, 31, "marks are durable", names == self._kept.keys(), names ^ self._kept.keys())
+        for edge, places in self._kept.items():
+            ordered(self, 31, "0 <= marks", 0, min(places.values(), default=0))
+            lost = self._unheard.get(edge, set()) - places.keys()
+            holds(self, 31, "what an edge has not heard of stays", not lost, edge, lost)
 
     # from the node
 
