@@ -10,6 +10,9 @@ Rules that live here and nowhere else:
   together with every epoch that was seen there, and with the passages that its topics have made.
 
 The table does no I/O. Whoever changes it stores `state()` durably before anybody is told.
+
+An apex is the zone's own, then delegated at an epoch, then the zone's again: given back, or
+reclaimed by an operator. A return raises the epoch that was seen, so the next grant has a new one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Iterable
 import attrs
 
 from txbroker.model.epoch_transition import END, EpochTransition
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import deepest_enclosing, is_within, may_match_within
 from txbroker.model.zone_cut import ZoneCut
@@ -76,7 +80,12 @@ def nest(cuts: Iterable[ZoneCut]) -> tuple[Delegation, ...]:
 
 
 class DelegationTable:
-    """The cuts of the zone `apex` (None: the node owns no zone and can delegate nothing)."""
+    """
+    The cuts of the zone `apex` (None: the node owns no zone and can delegate nothing).
+
+    Invariant: the epoch of a delegation <= the greatest one seen of its apex.
+    Invariant: each topic lies under one delegation at most, and strictly below `apex`.
+    """
 
     def __init__(self, apex: str | None, state: DelegationState | None = None) -> None:
         self.apex = apex
@@ -321,6 +330,24 @@ class DelegationTable:
         self._reclaimed_at = dict(state.reclaimed_at)
         self._passages = state.passages
         self._measure()
+
+    def check(self) -> None:
+        """State that each topic has one owner, at an epoch that was never used before."""
+        for apex, entry in self._delegations.items():
+            cut, seen = entry.cut, self.epoch_of(apex)
+            holds(self, 11, "a delegation is kept under its apex", cut.apex == apex, apex, cut.apex)
+            is_below = self.apex is not None and _is_below(apex, self.apex)
+            holds(self, 14, "a cut is strictly below its zone", is_below, apex, self.apex)
+            ordered(self, 11, "epoch <= greatest epoch seen", cut.epoch, seen)
+            ordered(self, 30, "first epoch <= epoch", entry.first_epoch, cut.epoch)
+            above = self.lookup(apex.rpartition("/")[0])
+            holds(self, 11, "a topic has one owner", above is None, apex, above)
+            stray = [one.apex for one in entry.below if not _is_below(one.apex, apex)]
+            holds(self, 11, "cuts below a child are below it", not stray, apex, stray)
+        for apex in self._reclaimed_at:
+            owner = self.lookup(apex)
+            holds(self, 15, "what was reclaimed is the zone's own", owner is None, apex, owner)
+        ordered(self, 34, "passages are bounded", len(self._passages), PASSAGES)
 
     # internal
 

@@ -30,6 +30,7 @@ from txbroker.delegation.state.node_state import (
 from txbroker.delegation.state.received_zone_file import StagedZone
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.runtime.flush_queue import run_all
@@ -61,6 +62,9 @@ class NodeGrant:
 
     `life` tells this process from any other one that has, or had, the same data: a copied folder
     has the identity and the incarnation of the first one.
+
+    Invariant: lives <= epoch, each at most the next; a zone is served at an epoch from 1 on.
+    Invariant: the cuts of `table` are those of the state that was saved last.
     """
 
     def __init__(self, folder: DataFolder, state: NodeState, grpc: str, parent: str | None) -> None:
@@ -549,6 +553,19 @@ class NodeGrant:
         the table included, is as last saved.
         """
         self._set()
+
+    def check(self) -> None:
+        """State what a node may take itself to hold; after the end of a turn."""
+        state = self._state
+        self.table.check()
+        ordered(self, 30, "lives <= epoch", *state.lives, state.epoch)
+        is_at_epoch = state.epoch > 0 or not state.serving
+        holds(self, 11, "a zone is held at an epoch", is_at_epoch, self.zone, state.epoch)
+        cuts = {entry.cut for entry in state.table.delegations}
+        news = cuts ^ set(self.table.cuts())
+        holds(self, 11, "cuts are durable before anybody is told", not news, news)
+        depths = [len(cut.apex) for cut in self.lineage]
+        ordered(self, 14, "the lineage goes downwards", *depths)
 
     # internal
 
