@@ -4,6 +4,10 @@ How far one session has come in the journals of the zones.
 Part by part: where it has to read on (`behind`), up to where it has all (`taken`), and what it must
 not be given twice. A part that cannot be read now and may come back is set aside (`cut_off`).
 Bookkeeping only: what is read, and when, is the backlog's; what is sent, the sender's.
+
+A session that follows a part live has nothing here. A session that falls behind gets a cursor. The
+cursor rises to the end of what was read, and then goes; `taken` remembers the end. A part that is
+set aside keeps its lowest offset until the part can be read, or is gone.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
 
@@ -41,6 +46,8 @@ class CursorSet:
     """
     See the module's text. `ahead`: up to where the session read more than this node's stream has
     brought. `had`: what was given, before the session became one with another.
+
+    Invariant: each offset is 0 or more, and no part waits for itself.
     """
 
     # Most sessions have no cursors, and a node may have very many sessions: slots save their
@@ -63,6 +70,20 @@ class CursorSet:
     def has_met(self, part: JournalId) -> bool:
         """True if the session took records of the part, or must read it."""
         return any(part in known for known in (self.behind, self.ahead, self.taken, self.cut_off))
+
+    def check(self) -> None:
+        """State where the session may stand."""
+        for part, cursor in self.behind.items():
+            holds(self, 6, "a cursor is of its part", cursor.part == part, part, cursor.part)
+            ordered(self, 6, "0 <= cursor", 0, cursor.offset)
+            waits_for_itself = cursor.after is not None and cursor.after.part == part
+            holds(self, 7, "a part does not wait for itself", not waits_for_itself, part)
+            loops = [stop for stop in cursor.stops if stop.part == part]
+            holds(self, 7, "a part does not stop for itself", not loops, part, loops)
+        for kind in (self.ahead, self.taken, self.cut_off):
+            ordered(self, 6, "0 <= offsets of parts", 0, min(kind.values(), default=0))
+        for part, had in self.had.items():
+            holds(self, 18, "what was given is of something", had, part)
 
     # changes
 

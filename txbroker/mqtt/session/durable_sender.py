@@ -5,17 +5,21 @@ Rules that live here: when the window lets a message go, what is sent again afte
 which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that packet ids are safe before a packet with them
 leaves (protocol rule 17). What there is no room for is not taken: whoever delivers remembers the
 place in the journal and comes again.
+
+A delivery is launched, saved, sent, and (QoS 2) released, saved, sent again, then complete. A save
+comes before each packet. A client that comes back gets all flights again, in their first order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.message_numbers import MessageNumbers
 from txbroker.mqtt.session.session_ports import Sink
-from txbroker.mqtt.session.window import OutboundMessage, SessionLimits, Window
+from txbroker.mqtt.session.window import LAST_PACKET_ID, OutboundMessage, SessionLimits, Window
 from txbroker.mqtt.wire.encoder import encode, pack_packet_id
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Pubrel
@@ -23,7 +27,11 @@ from txbroker.mqtt.wire.return_codes import wrong_answer
 
 
 class DurableSender(BaseSender):
-    """What goes to the client of a durable session; `window` None: nothing is on its way."""
+    """
+    What goes to the client of a durable session; `window` None: nothing is on its way.
+
+    Invariant: a flight that is not durable was not sent.
+    """
 
     __slots__ = ("_to_save", "last_id", "numbering", "window")
 
@@ -340,6 +348,19 @@ class DurableSender(BaseSender):
         """Forget messages that a journal has: the client has been away for long."""
         if self.window is not None and self.sink is None:
             self.window.unload()
+
+    def check(self) -> None:
+        """State what may have left, and which packet ids are given."""
+        window = self.window
+        if window is None:
+            return
+        window.check()
+        for packet_id, entry in window.flights.items():
+            is_early = entry.is_unsaved and entry.is_sent and not entry.released
+            holds(self, 17, "a PUBLISH leaves when its flow is durable", not is_early, packet_id)
+            is_lost = entry.place is None and entry.message is None and not entry.released
+            holds(self, 17, "what cannot be read again is kept", not is_lost, packet_id)
+        ordered(self, 16, "0 <= last packet id <= 65535", 0, self.last_id, LAST_PACKET_ID)
 
     # from operators and tests
 

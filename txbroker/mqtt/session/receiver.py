@@ -3,6 +3,9 @@ A session as the receiver of what its client publishes (MQTT 3.1.1, section 4.3)
 
 Which packet ids are open [MQTT-4.3.3-2], and which answer is due: a publish is acknowledged when
 its owner has it, or this node's outbox, and its packet id is free only when that is durable.
+
+A packet id is free, or in a run (`plain`), or has a flow of its own. A flow is open, then taken,
+then answered; one of QoS 2 is then released. A flow that leaves its run never goes back into one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from txbroker.core import Flows, Run
+from txbroker.model.invariant import holds, ordered
 from txbroker.mqtt.session.ack_order import AckOrder
 from txbroker.mqtt.session.base_sender import BaseSender
 from txbroker.mqtt.session.inbound_publish import InboundPublish, checksum_of
@@ -49,6 +53,8 @@ class SessionReceiver:
     The publishes of one session's client that are under way.
 
     Those that came in runs, and of which nothing more is known than that, are in `plain`.
+
+    Invariant: a packet id is in one of `plain` and the flows; a flow owes 0 answers or more.
     """
 
     __slots__ = ("_changed", "_flows", "_session", "_turns", "plain")
@@ -216,6 +222,14 @@ class SessionReceiver:
         """Return the flow to store under the packet id; None: delete it."""
         flow = self._flows.get(packet_id)
         return flow if flow is not None and flow.is_kept else None
+
+    def check(self) -> None:
+        """State that each packet id names one publish."""
+        for packet_id, flow in self._flows.items():
+            holds(self, 16, "a flow has its packet id", flow.packet_id == packet_id, packet_id)
+            is_alone = self.plain.get(packet_id) is None
+            holds(self, 16, "a packet id names one publish", is_alone, packet_id)
+            ordered(self, 16, "0 <= answers that are due", 0, flow.owed)
 
     # internal
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
 from txbroker.mqtt.session.clean_sender import CleanSender
@@ -180,6 +181,21 @@ class Session:
         """Return the sender of a session that is not clean."""
         assert isinstance(self.sender, DurableSender)
         return self.sender
+
+    def check(self) -> None:
+        """State what its parts keep of the rules."""
+        if self._places is not None:
+            self._places.check()
+        if self._receiver is not None:
+            self._receiver.check()
+        if isinstance(self.sender, DurableSender):
+            self.sender.check()
+        ordered(self, 34, "0 <= bytes that wait for owners", 0, self.held_size)
+        for text, subscription in self.subscriptions.items():
+            is_own = subscription.topic_filter == text
+            holds(self, 9, "a subscription is kept under its filter", is_own, self.client_id, text)
+        ended = self.is_over and self.is_behind
+        holds(self, 33, "a session that is over is behind nowhere", not ended, self.client_id)
 
     # from the edge: its life
 

@@ -4,6 +4,9 @@ What is on its way to one client: messages in flight with their packet ids, and 
 Bookkeeping only; when something is sent, and what has to be durable first, is the sender's.
 Two things wait: messages that cannot be read again (retained ones for a SUBSCRIBE), which come
 first, and messages that can, of which only a few are held.
+
+A message waits, then is in flight with a packet id, then is complete. A message in flight can be
+unread: its bytes are in the journal only. A message never goes from one state back to an earlier.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.wire.message import Message
 
@@ -71,6 +75,9 @@ class Window:
     """
     See the module's text. `resend`: packet ids in flight that are still to be sent on the present
     connection, in their order. `late`: parts whose messages in flight cannot be read now.
+
+    Invariant: 1 <= packet id <= 65,535; each size is the sum of what it measures.
+    Invariant: the offsets in the queue grow in each part.
     """
 
     def __init__(self) -> None:
@@ -111,6 +118,26 @@ class Window:
             and self.flight_size < limits.memory
             and not self.resend
         )
+
+    def check(self) -> None:
+        """State what is in flight, and what waits."""
+        ids = self.flights.keys()
+        ordered(self, 16, "1 <= packet ids <= 65535", 1, min(ids, default=1))
+        ordered(self, 16, "packet ids <= 65535", max(ids, default=1), LAST_PACKET_ID)
+        for kind, entries, known in (
+            ("in flight", self.flights.values(), self.flight_size),
+            ("held", self.held, self.held_size),
+            ("queued", self.queue, self.queue_size),
+        ):
+            size = sum(entry.size for entry in entries)
+            holds(self, 34, f"bytes {kind} are counted", size == known, size, known)
+        last: dict[JournalId, int] = {}
+        for entry in self.queue:
+            assert entry.place is not None
+            part, offset = entry.place
+            ordered(self, 6, "the queue goes upwards in a part", last.get(part, 0), offset)
+            last[part] = offset
+        holds(self, 6, "the parts of the queue are known", last.keys() == self._queued.keys())
 
     # in flight
 
