@@ -27,6 +27,7 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.owner_port import OutStream, OwnerPort
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.stored_outbox import DrainState, OutboxEntry, OutboxLog, OutboxState
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.topics import is_within
 from txbroker.mqtt.wire.message import Message
 
@@ -44,7 +45,11 @@ BATCH_BYTES = 128 * 1024
 
 
 class Outbox:
-    """One outbox; `is_open` while entries are added, `is_restored` when an earlier process did."""
+    """
+    One outbox; `is_open` while entries are added, `is_restored` when an earlier process did.
+
+    Invariant: durable <= last; each drain is of an apex of its own within the zone.
+    """
 
     def __init__(self, key: MarkKey, log: OutboxLog, *, is_restored: bool) -> None:
         self.key = key
@@ -57,6 +62,17 @@ class Outbox:
         # persistent.
         self._clients = _Lasts(self.last)
         self._topics = _Lasts(self.last)
+
+    def check(self) -> None:
+        """State what of the entries is durable, and whose they are."""
+        ordered(self, 22, "durable <= last", self.log.durable, self.last)
+        apexes = [drain.apex for drain in self.drains]
+        is_one = len(set(apexes)) == len(apexes)
+        holds(self, 22, "an entry has one drain", is_one, self.key, apexes)
+        strange = [apex for apex in apexes if not is_within(apex, self.zone)]
+        holds(self, 22, "drains are within the zone", not strange, self.key, strange)
+        for drain in self.drains:
+            drain.check()
 
     @property
     def zone(self) -> str:
@@ -139,6 +155,8 @@ class OutboxDrain:
     `attempt` grows with each connection that it is used on, so that late answers are known as such.
     While there are `blocks`, nothing is sent: something has to be durable first, or the owner to
     say more.
+
+    Invariant: taken <= each unanswered entry, in its order; a stream is there only with a port.
     """
 
     def __init__(self, outbox: Outbox, state: DrainState, *, is_restored: bool = False) -> None:
@@ -192,6 +210,14 @@ class OutboxDrain:
     def state(self) -> DrainState:
         """The state to be stored now."""
         return DrainState(apex=self.apex, taken=self.taken, doubts=self.doubts)
+
+    def check(self) -> None:
+        """State what was sent, and what is unanswered."""
+        numbers = [number for number, _ in self._unanswered]
+        ordered(self, 22, "taken < unanswered", self.taken + 1, *numbers)
+        has_port = self.port is not None or self.stream is None
+        holds(self, 2, "a stream has a port", has_port, self.key)
+        ordered(self, 34, "0 <= bytes unanswered, blocks", 0, min(self._size, self.blocks))
 
     # its connection
 

@@ -24,6 +24,7 @@ from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.stored_outbox import DrainState, OutboxLog, OutboxState, OutboxStore
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.reporter import Reporter
 from txbroker.model.topics import is_within
 from txbroker.mqtt.session.inbound_publish import OriginId
@@ -99,6 +100,17 @@ class OutboxManager:
                 self._finish(outbox)
             elif outbox.is_dirty:
                 self._save(outbox)
+
+    def check(self) -> None:
+        """State what of the outboxes is durable, and who waits for that."""
+        for outbox in self._outboxes:
+            outbox.check()
+        strange = self._unsafe.keys() - {*self._outboxes, *self._ending}
+        holds(self, 22, "who waits is in an outbox that is here", not strange, len(strange))
+        for zone, outbox in self._filling.items():
+            is_its = outbox.is_open and outbox.zone == zone
+            holds(self, 22, "a zone fills its own outbox", is_its, zone, outbox.key)
+        ordered(self, 34, "0 <= bytes that are not safe", 0, self.unsafe_size)
 
     def work(self) -> None:
         """Send for a while."""

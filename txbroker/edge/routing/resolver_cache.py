@@ -21,6 +21,7 @@ from itertools import count
 from txbroker.core import Router, Run
 from txbroker.core.sorted_filters import SortedApexes
 from txbroker.edge.routing.route import CutChanges, Route, WaitingBytes
+from txbroker.model.invariant import holds
 from txbroker.model.topics import (
     is_sys,
     literal_prefix,
@@ -75,6 +76,12 @@ class ResolverCache:
         if route is None:
             return 0
         return max(route.epoch, 0 if route.position is None else route.position.epoch)
+
+    def check(self) -> None:
+        """State that each zone has one route, and what that keeps."""
+        for apex, route in self._routes.items():
+            holds(self, 14, "a route is known by its apex", route.apex == apex, apex, route.apex)
+            route.check()
 
     def find(self, topic: str) -> Route:
         """Return the route of the deepest known zone that covers the topic."""

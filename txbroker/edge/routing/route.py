@@ -22,6 +22,7 @@ from txbroker.edge.routing.cut_map import CutMap
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import InDoubt, Item, Publication, topics_of, unfold
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.topics import deepest_enclosing, is_filter_within, is_within
 from txbroker.model.zone_cut import ZoneCut
 
@@ -93,7 +94,12 @@ class WaitingBytes:
 
 
 class Route:
-    """The way to the zone `apex`; `cut` says where, None while nobody told."""
+    """
+    The way to the zone `apex`; `cut` says where, None while nobody told.
+
+    Invariant: a route is online where it has a port. Only then something is in `sent`.
+    Invariant: read and claiming <= claims; each size is the sum of what waits.
+    """
 
     def __init__(
         self, apex: str, cut: ZoneCut | None, backlog: WaitingBytes, changes: CutChanges
@@ -142,6 +148,28 @@ class Route:
         self.predecessor: tuple[int, LogPosition | None] = (0, None)
         self.drains: Sequence[Draining] = ()
         self.is_behind_outbox = False  # the waiting publishes are later than entries in the drains
+
+    def check(self) -> None:
+        """State where the route's publishes may be; after the end of a turn."""
+        is_online = self.state is RouteState.ONLINE
+        is_one = is_online == (self.port is not None)
+        holds(self, 2, "a route is online with a port", is_one, self.apex, self.state)
+        is_fitting = self.port is not None or not self.sent
+        holds(self, 2, "nothing is sent without a link", is_fitting, self.apex, len(self.sent))
+        holds(self, 5, "QoS 0 is not kept", all(item.qos for item in self.sent), self.apex)
+        ordered(self, 1, "sequences begin at 1", 1, self.first_sequence)
+        for doubt in self.doubts:
+            ordered(self, 2, "a doubt has its publishes", doubt.first, doubt.last)
+        size = sum(item.size for item in self.waiting)
+        is_counted = size == self.waiting_size
+        holds(self, 34, "waiting bytes are counted", is_counted, self.apex, size, self.waiting_size)
+        qos0 = sum(item.size for item in self.waiting if not item.qos)
+        holds(self, 34, "bytes of QoS 0 are counted", qos0 == self.qos0_size, self.apex, qos0)
+        strange = (self.read | self.claiming.keys()) - self.claims
+        holds(self, 13, "only what is claimed is awaited", not strange, self.apex, strange)
+        holds(self, 13, "a route does not wait for itself", self not in self.held_by, self.apex)
+        is_own = self.cut is None or self.cut.apex == self.apex
+        holds(self, 14, "a route leads to its zone", is_own, self.apex, self.cut)
 
     @property
     def cuts(self) -> CutMap | None:

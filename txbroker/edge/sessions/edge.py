@@ -43,6 +43,7 @@ from txbroker.edge.sessions.zone_changes import ZoneChanges
 from txbroker.journal.delivery_ledger import LedgerRecorder
 from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.invariant import holds
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.reporter import Reporter
 from txbroker.model.timers import Timers
@@ -306,6 +307,16 @@ class Edge:
         above = self.zones.enclosing(route.apex)
         if above is not route and above.port is None and above.cut is not None:
             self._connector.resolve(above)
+
+    def check(self) -> None:
+        """State what routes, outboxes and sessions keep of the rules; after the end of a turn."""
+        self.zones.check()
+        self.outboxes.check()
+        self.positions.check()
+        self.low_water.check()
+        waiting = self.outboxes.unsafe_size + sum(route.waiting_size for route in self.zones)
+        known = self.zones.backlog.size
+        holds(self, 34, "bytes that wait are counted", waiting == known, waiting, known)
 
     def on_online(
         self,

@@ -5,6 +5,9 @@ Once a second it is worked out what the sessions that are here need of each part
 needed that went to other nodes (`left`): their marks stay until the new node's are durable at the
 owners. An owner is told the marks of its zone and of all zones below, whoever serves these: a part
 goes to the node above with its zone, and its marks are to be there before this edge hears of it.
+
+A mark is worked out, then made durable with the positions, then told, then confirmed. A need below
+a mark lowers the mark at once. A need that has risen raises the mark at a later look.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.model.invariant import ordered
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
 from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
@@ -104,6 +108,8 @@ class LowWater:
     """
     The marks of one edge; `left` gives the places that sessions needed when they left and that
     their new nodes have not confirmed, `wake` connects to an owner.
+
+    Invariant: the mark of a part <= what any session here needs of the part.
     """
 
     def __init__(
@@ -160,6 +166,18 @@ class LowWater:
         True if all owners concerned have confirmed that they retain records above these places.
         """
         return all(self._is_kept(place) for place in places)
+
+    def check(self) -> None:
+        """State that no mark lets go of what a session needs."""
+        marks = self._marks or {}
+        for session in self._sessions.values():
+            for part, offset in session.needs():
+                mark = marks.get(part, offset)
+                ordered(self, 31, "mark <= need of a session", mark, offset)
+        for told in self._told.values():
+            numbers = [number for number, _ in told.sent]
+            ordered(self, 31, "tellings grow", *numbers, told.number)
+            ordered(self, 34, "tellings are bounded", len(numbers), UNCONFIRMED)
 
     # internal
 

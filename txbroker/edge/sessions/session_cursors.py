@@ -5,6 +5,10 @@ An absent durable session has a cursor in every part that may have something for
 when its client leaves, and when a part appears later. A client that is here needs one only where
 its session is behind. Here is also what follows from the tree of zones: where one is cut or comes
 back, what lies before that point is taken before what lies behind it (protocol rules 7 and 13).
+
+A session is live in a part (the edge's stream position is its own), or behind (it has a cursor), or
+has set the part aside. A cursor begins where the session stands, reads on, and goes when it meets
+the stream. The position that is durable follows the stream a second later.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.low_water import LowWater
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys, may_match_within
@@ -35,6 +40,8 @@ class SessionCursors:
     """
     The cursors of one edge's `sessions`. `followed` are the parts that were followed before this
     process began, and how far.
+
+    Invariant: the position that is kept <= the position of the stream, in the node's own zone.
     """
 
     def __init__(
@@ -370,6 +377,19 @@ class SessionCursors:
             for route in self._zones
             if route.position is not None
         )
+
+    def check(self) -> None:
+        """State how far streams have come, and what each session keeps."""
+        for route in self._zones:
+            if route.position is not None and route.is_local:  # another owner may begin lower
+                kept = self._keeper.kept_position(route.part)
+                ordered(self, 6, "kept <= position of the stream", kept, route.position.offset)
+        for client_id, session in self._sessions.items():
+            is_named = session.client_id == client_id
+            holds(self, 19, "a session is known by its client", is_named, client_id)
+            holds(self, 33, "a session here is not over", not session.is_over, client_id)
+            session.check()
+        ordered(self, 34, "ended parts are bounded", len(self._ended), ENDED)
 
     # internal
 

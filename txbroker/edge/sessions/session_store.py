@@ -183,6 +183,16 @@ class SessionStore:
             self._gone_through[name] = None
             self._unwritten.append(name)
 
+    def check_changed(self) -> None:
+        """State what the sessions keep of the rules that changed and are not written."""
+        for session in self._changed:
+            session.check()
+
+    def kept_position(self, part: JournalId) -> int:
+        """The position of a part that was put last in this life of the process; 0: none."""
+        epoch, offset = self._told.get(part.zone, (part.epoch, 0))
+        return offset if epoch == part.epoch else 0
+
     # from the node
 
     def load(self, make: Callable[[str], Session]) -> list[Session]:
