@@ -18,6 +18,7 @@ from txbroker.edge.routing.route import Route, StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import CREDIT_BYTES, OffsetRanges
 from txbroker.link.frames import LinkError
+from txbroker.model.invariant import ordered
 from txbroker.model.log_position import JournalId
 from txbroker.model.topics import apexes_around, is_sys, is_within
 from txbroker.mqtt.session.session import Session
@@ -32,7 +33,11 @@ STEPS = 64
 
 
 class DeliveryReceiver:
-    """One connection's; `epoch` is what the owner's Welcome said."""
+    """
+    One connection's; `epoch` is what the owner's Welcome said.
+
+    Invariant: consumed_told <= consumed, so that no credit is given twice.
+    """
 
     def __init__(
         self, edge: Edge, route: Route, pressure: Backpressure, packet_reader: LinkReader
@@ -104,6 +109,12 @@ class DeliveryReceiver:
         """
         self._packet_reader.is_open = False
         self._waiting.clear()
+
+    def check(self) -> None:
+        """State what was consumed and told."""
+        consumed = self._consumed + self._inlet.received
+        ordered(self, 20, "told <= consumed", 0, self._consumed_told, consumed)
+        ordered(self, 9, "0 <= retained messages due", 0, self._retained_due)
 
     # from the owner
 

@@ -6,6 +6,9 @@ has credit. What an edge is too slow for is not kept here: from then on the stre
 journal again, when its turn comes. So an edge that falls behind costs a number, not memory, and a
 catch-up after a broken link is the same thing from the start. As long as something is to be read,
 what comes in is left to the journal, too: a catch-up may take hours, and costs no more for that.
+
+A link is live, or reads. Too many bytes, or an edge that resumes, begin a read. The read ends at
+the last offset that was delivered. Bytes are on the way until the edge says that it consumed them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from txbroker.journal.zone_journal import Record
 from txbroker.link.batch_headers import BATCH_BYTES, MOST, in_short, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import link_pb2
@@ -34,6 +38,9 @@ WINDOW = 8 * 1024 * 1024
 
 OVERFLOW = 8 * 1024 * 1024
 """Queued bytes of live messages for one edge, above which QoS 1 and 2 are left to the journal."""
+
+LARGEST = (1 << 28) + 1024 * 1024
+"""Bytes by which the last batch may pass the window: the largest packet, and a chunk with it."""
 
 READS = 8
 """Chunks of the journal that one turn reads for one edge."""
@@ -78,6 +85,8 @@ class DeliverySender:
 
     `queued` are the bytes of live messages that wait here, `consumed` those of all that the edge
     has taken off the link; `retained`: how many retained messages wait.
+
+    Invariant: consumed <= bytes sent; the end of a read <= what the authority delivered.
     """
 
     def __init__(
@@ -122,6 +131,21 @@ class DeliverySender:
             return None
         self._sender.room = self._room
         return self._sender
+
+    def check(self) -> None:
+        """State what is on its way, and what waits."""
+        sent, delivered = self._delivered + self._sender.sent, self._authority.delivered
+        ordered(self, 20, "0 <= consumed <= sent", 0, self.consumed, sent)
+        ordered(self, 20, "sent <= consumed + window", sent, self.consumed + WINDOW + LARGEST)
+        live = [item for item in self._queue if not isinstance(item, _Told | _Backlog)]
+        size = sum(_measure(item)[3] for item in live)
+        holds(self, 34, "live bytes are counted", size == self.queued, size, self.queued)
+        reads = [item for item in self._queue if isinstance(item, _Backlog)]
+        holds(self, 6, "reads are counted", len(reads) == self._backlogs, len(reads))
+        for read in reads:
+            if read.until is not None:
+                ordered(self, 6, "end of a read <= delivered", read.until, delivered)
+        holds(self, 6, "what is behind is in the queue", self._behind in (None, *reads))
 
     # enqueue
 

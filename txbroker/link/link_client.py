@@ -145,6 +145,12 @@ class LinkClient:
             )
             self._write(encode_frame(LinkFrame(position=told)))
 
+    def check(self) -> None:
+        """State what of the link is sent and consumed; after the end of a turn."""
+        if self._route.port is self:
+            self._live.check()
+            self._consumer.check()
+
     @property
     def may_speak(self) -> bool:
         """True if this end may send frames: the dialing end may do so from the first byte on."""

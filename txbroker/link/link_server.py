@@ -4,6 +4,9 @@ The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 One object for each connection; bytes in by `packet_reader` and `work`, bytes out by `write`. It is
 the `EdgePort` of its peer. What is delivered leaves through `DeliverySender`, as far as the edge
 has credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
+
+A link is new, then has its Hello, then its peer, then is lost or over. Only a link with a peer
+takes publishes and gives deliveries. A frame that breaks a rule closes the connection.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from txbroker.link.interest_answers import InterestAnswers
 from txbroker.link.publish_receiver import MANY_MARKS, PublishReceiver
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
+from txbroker.model.invariant import ordered
 from txbroker.model.log_position import JournalId
 from txbroker.model.publish_run import Octets
 from txbroker.model.topics import is_within
@@ -204,6 +208,16 @@ class LinkServer:
             self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
             credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
+
+    def check(self) -> None:
+        """State what of the link is taken, credited and delivered; after the end of a turn."""
+        if self._is_lost or self._is_over or self.peer is None or self.peer.port is not self:
+            return
+        received = self._intake.received + self._inlet.received
+        ordered(self, 20, "credit told <= received", 0, self._credit_told, received)
+        ordered(self, 6, "reached <= delivered", self._reached, self._authority.delivered)
+        self._intake.check()
+        self._deliveries.check()
 
     @property
     def may_speak(self) -> bool:

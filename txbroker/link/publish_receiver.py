@@ -5,6 +5,9 @@ One stream is opened by the Hello, for what the edge's clients publish now; its 
 another. Others bring what waited in outboxes; theirs only grow. Each is a stream of its own: what
 is refused stops it, and nothing behind that is taken before the edge restarts it (protocol rule 1).
 A stream is acknowledged as far as it is durable.
+
+A stream flows, or it is stopped. A refusal stops the stream; the edge restarts it. A publish that
+was taken waits in `_open` for its offset to be durable, then raises `taken`, then Taken tells it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.link.batch_headers import RunLengths
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.model.counters import Counters
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.publish_run import Octets
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message, WillId
@@ -44,6 +48,8 @@ class _Stream:
 
     `next` is the least sequence that its next publish may have, `taken` the last one that is
     durable; `parked` is a topic that is being handed over, and on which the stream waits.
+
+    Invariant: taken_told <= taken < next.
     """
 
     number: int
@@ -57,7 +63,11 @@ class _Stream:
 
 
 class PublishReceiver:
-    """The publish streams of the edge at the other end of a link."""
+    """
+    The publish streams of the edge at the other end of a link.
+
+    Invariant: `taken` of a stream <= the authority's mark of the stream.
+    """
 
     def __init__(
         self,
@@ -240,6 +250,19 @@ class PublishReceiver:
             _, stream, sequence = self._open.popleft()
             stream.taken = sequence
         return bool(self._open)
+
+    def check(self) -> None:
+        """State what is taken, acknowledged and marked of each stream."""
+        marks, has_wills = self._authority.marks, len(self._authority.wills) > 0
+        for one in self._streams.values():
+            ordered(self, 1, "told <= taken < next", one.taken_told, one.taken, one.next - 1)
+            # A will that was taken before raises no mark: its own mark tells it from others.
+            marked = one.taken if has_wills else marks.get(one.mark, 0)
+            ordered(self, 1, "taken <= mark", one.taken, marked)
+        offsets = [offset for offset, _, _ in self._open]
+        ordered(self, 3, "open publishes <= last taken", *offsets, self._authority.settles_at)
+        for _, stream, sequence in self._open:
+            holds(self, 1, "open < next of its stream", sequence < stream.next, sequence)
 
     # to the edge
 

@@ -3,6 +3,9 @@ What an edge's clients publish now, on its way over one link: the stream that th
 
 Publishes of a turn leave as one batch; their sequences follow one another. What the edge keeps of
 them by their ids is durable before they leave. QoS 0 goes straight, while nothing is before it.
+
+A publish is in the batch, then kept where it must be, then on its way, then consumed by the owner.
+Credit counts from the batch on. A refusal takes out of the batch what has not left, with its bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short
 from txbroker.link.frames import Write, encode_frame, packets_of
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
@@ -29,10 +33,15 @@ The most unacknowledged bytes, whatever credit the owner grants: more would fill
 """
 
 
+_MEASURES = ("size", "count")
+
+
 class PublishSender:
     """
     One connection's; `epoch` is what the owner's Welcome said. `due` is called when a batch is to
     leave at the end of the turn, by `send_batch`. While it `is_blocked` nothing is sent.
+
+    Invariant: 0 <= consumed <= sent; batch_first <= next.
     """
 
     def __init__(self, edge: Edge, route: Route, write: Write, due: Callable[[], None]) -> None:
@@ -81,6 +90,18 @@ class PublishSender:
     @property
     def _in_flight(self) -> int:
         return self._sent + self._sender.sent - self._consumed
+
+    def check(self) -> None:
+        """State what is in the batch, and what credit is used."""
+        sent = self._sent + self._sender.sent
+        ordered(self, 28, "0 <= consumed <= sent", 0, self._consumed, sent)
+        ordered(self, 20, "0 <= credit", 0, self._credit, MOST_CREDIT)
+        size, count = (sum(getattr(item, name) for item in self._batch) for name in _MEASURES)
+        is_counted = (size, count) == (self._batch_size, self._batch_count)
+        holds(self, 34, "the batch is counted", is_counted, size, count)
+        numbered = sum(item.count for item in self._batch if item.qos)
+        is_row = not numbered or self._batch_first + numbered == self.next
+        holds(self, 1, "sequences of a batch follow", is_row, self._batch_first, self.next)
 
     # publishes
 
