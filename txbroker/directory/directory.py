@@ -259,6 +259,12 @@ class Directory:
         for client_id in self.holdings.unasked():
             self._begin(("ask", client_id), self.arrivals.ask_unasked(client_id))
 
+    def check(self) -> None:
+        """State who is a member, and where sessions are; after the end of a turn."""
+        self.members.check()
+        self.keeper.check()
+        self.holdings.check()
+
     # from the edge
 
     def is_here(self, client_id: str) -> bool:

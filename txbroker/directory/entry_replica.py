@@ -29,10 +29,15 @@ from txbroker.directory.requests import (
     Registered,
     WillsSent,
 )
+from txbroker.model.invariant import holds
 
 
 class EntryReplica:
-    """The entries of this node in the life `life` of its process."""
+    """
+    The entries of this node in the life `life` of its process.
+
+    Invariant: only a member that began its list here counts as heard.
+    """
 
     def __init__(self, members: Members, entries: EntryTable, life: int) -> None:
         self.entries = entries
@@ -91,6 +96,12 @@ class EntryReplica:
     def other_view(self) -> OtherView:
         """Return the members as this node knows them."""
         return OtherView(view=self._members.view, members=self._members.all)
+
+    def check(self) -> None:
+        """State who was heard, and what of entries is kept."""
+        strange = self._listed.keys() - self._syncs.keys()
+        holds(self, 19, "who was heard began a list", not strange, strange)
+        self.entries.check()
 
     # internal
 

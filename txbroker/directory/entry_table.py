@@ -20,6 +20,7 @@ import attrs
 
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import DirectoryEntry, pack, testament_fields, testament_from, unpack
+from txbroker.model.invariant import holds
 
 LIMIT = 1_000_000
 """Upper bound of entries at one node."""
@@ -62,7 +63,12 @@ Verdict = KnownAbove | EntryTableFull | None
 
 
 class EntryTable:
-    """Client id -> the entry in force, at one keeper."""
+    """
+    Client id -> the entry in force, at one keeper.
+
+    Invariant: an entry is said by its node, or is hearsay of it, or has ended.
+    Invariant: an entry that has ended has losers; a loser is never the entry's node.
+    """
 
     def __init__(self, table: DurableTable, limit: int = LIMIT) -> None:
         self._table = table
@@ -285,6 +291,28 @@ class EntryTable:
                 self._end(record)
             else:
                 self._settle(record)
+
+    def check(self) -> None:
+        """State that each entry is in force once, and that who is to hear of it is known."""
+        for client_id, record in self._records.items():
+            entry, node = record.entry, record.entry.node
+            holds(self, 19, "an entry is of its id", entry.client_id == client_id, client_id)
+            unsaid = [ids.get(node, {}) for ids in (self._hearsay, self._confirmed)]
+            is_unsaid = any(client_id in ids for ids in unsaid)
+            is_one = is_unsaid == (not record.is_said and not record.ended)
+            holds(self, 19, "an entry is said, or is hearsay", is_one, entry, record.is_said)
+            is_needed = bool(record.losers) or not record.ended
+            holds(self, 19, "what has ended has losers", is_needed, client_id)
+            holds(self, 19, "no node loses to itself", node not in record.losers, client_id, node)
+            told = all(client_id in self._losers.get(loser, {}) for loser in record.losers)
+            holds(self, 19, "losers will be told", told, client_id, record.losers)
+            is_willed = (client_id in self._wills.get(node, {})) == (entry.testament is not None)
+            holds(self, 25, "a will is known", is_willed, client_id, node)
+            is_lasting = _is_lasting(entry) or any(record.losers.values())
+            holds(self, 19, "what lasts is stored", record.stored == is_lasting, client_id)
+        stored = {key.decode() for key, _ in self._table.items()}
+        known = {client_id for client_id, one in self._records.items() if one.stored}
+        holds(self, 19, "the table has what is stored", stored == known, stored ^ known)
 
     # internal
 

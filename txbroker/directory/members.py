@@ -19,6 +19,7 @@ from txbroker.delegation.peer_checks import AHEAD
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import pack, unpack
 from txbroker.directory.rendezvous_hash import RendezvousHash
+from txbroker.model.invariant import holds, ordered
 from txbroker.runtime.flush_queue import run_all
 
 LIMIT = 10_000
@@ -65,6 +66,8 @@ class Members:
 
     `is_alone`: this node is the only member of its site. `left_out` counts members for which there
     was no room; `unsettlings` grows whenever what others have said before is not enough any more.
+
+    Invariant: a node is a member, or removed; the addresses are those of the members.
 
     The table is this object's alone. Changes are to be safe before anybody acts on them, which is
     the caller's concern.
@@ -285,6 +288,18 @@ class Members:
     def all(self) -> tuple[Member, ...]:
         """Return every record, removed members included."""
         return tuple(self._all.values())
+
+    def check(self) -> None:
+        """State who is a member, and who was removed."""
+        removed = {name for name, member in self._all.items() if member.removed}
+        strange = removed ^ self._removed.keys()
+        holds(self, 36, "who was removed is remembered", not strange, strange)
+        at = {name: member.grpc for name, member in self._all.items() if not member.removed}
+        holds(self, 36, "members have their addresses", at == self._at, at.keys() ^ self._at.keys())
+        holds(self, 36, "addresses are counted", Counter(at.values()) == self._addresses)
+        ordered(self, 34, "removed members are bounded", len(removed), REMOVED)
+        stored = {key.decode() for key, _ in self._table.items() if not key.startswith(b"\0")}
+        holds(self, 36, "members are stored", stored == self._all.keys(), stored ^ self._all.keys())
 
     # internal
 

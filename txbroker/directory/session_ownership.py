@@ -33,6 +33,7 @@ from txbroker.directory.requests import (
     Taken,
 )
 from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
+from txbroker.model.invariant import holds, ordered
 from txbroker.model.machine_time import MachineTime, moment_from
 
 PATIENCE = 2.0
@@ -90,7 +91,12 @@ class ArrivingSession:
 
 
 class SessionOwnership:
-    """The kept sessions of node `name`; three tables keep what is here, went, and arrives."""
+    """
+    The kept sessions of node `name`; three tables keep what is here, went, and arrives.
+
+    Invariant: a session that is frozen is held, at a lower incarnation than its copy has.
+    Invariant: a session that is held has a greater incarnation than its tombstone, or the same.
+    """
 
     def __init__(
         self,
@@ -357,6 +363,29 @@ class SessionOwnership:
                 self.hold(client_id, attrs.evolve(holding, left=(*others, now)))
         else:
             self.hold(client_id, attrs.evolve(holding, left=others))
+
+    def check(self) -> None:
+        """State that a session is here, or went; after the end of a turn."""
+        for client_id, frozen in self.frozen.items():
+            held = self.held.get(client_id)
+            holds(self, 18, "what is frozen is held", held is not None, client_id)
+            known = 0 if held is None else held.incarnation
+            ordered(self, 19, "held < frozen", known + 1, frozen.incarnation)
+        for client_id, one in self.held.items():
+            gone = self.tombstone(client_id)
+            before = 0 if gone is None else gone.incarnation
+            ordered(self, 19, "tombstone <= held", before, one.incarnation)
+            is_open = bool(one.left or one.unasked)
+            holds(self, 18, "what is open is known", is_open == (client_id in self._unfinished))
+        strange = self._unfinished.keys() - self.held.keys()
+        holds(self, 18, "only what is held is open", not strange, strange)
+        for name, here, table in (
+            ("held", self.held, self._held_table),
+            ("gone", self._gone, self._gone_table),
+            ("arriving", self.arriving, self._arriving_table),
+        ):
+            stored = {key.decode() for key, _ in table.items()}
+            holds(self, 18, f"{name} is stored", stored == here.keys(), stored ^ here.keys())
 
     # internal
 
