@@ -18,6 +18,7 @@ from txbroker.mqtt.transport.protocol import MqttFactory
 from txbroker.node.control_plane import ControlPlane
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
+from txbroker.node.node_checks import NodeChecks
 from txbroker.node.node_status import NodeStatus
 from txbroker.node.owner_role import OwnerRole
 from txbroker.node.sys_values import EVERY, SysRates, SysValues
@@ -86,6 +87,8 @@ class Node:
         self._heart.every(LOOK_EVERY, ground.space.look)
         self._heart.every(1.0, self._each_second)
         self._heart.every(EVERY, self._each_sys_period)
+        self.checks = NodeChecks(ground, self._edge_role, self._owner)
+        self.checks.start(self._heart)
 
     # life
 

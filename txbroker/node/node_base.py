@@ -24,8 +24,8 @@ from txbroker.node.settings import policy, segment_bytes
 from txbroker.rpc.channels import Channels
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.checked_turns import make_flush_queue
 from txbroker.runtime.fair_shares import FairShares
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.periodic import ReactorTimers, keep_time
 from txbroker.runtime.sockets.poller import Poller
 from txbroker.runtime.sockets.reactor import StreamReactor
@@ -57,7 +57,7 @@ class NodeBase:
         self.counters = Counters()
         self.strangers = Unauthenticated(self.counters, config.limits.unauthenticated)
         self.halves = HalfPackets(self.counters, config.limits.packet)
-        self.turn = FlushQueue(lambda action: reactor.callLater(0, action))
+        self.turn = make_flush_queue(lambda action: reactor.callLater(0, action))
         self.shares = FairShares(
             later=lambda action: reactor.callLater(0, action),
             now=reactor.seconds,

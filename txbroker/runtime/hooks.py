@@ -27,7 +27,7 @@ def fail(error: BaseException) -> None:
 
     Without a registered `end`, raise the error.
     """
-    log.critical("node.failed", exc_info=error)
+    log.critical("node.failed", reason=str(error), exc_info=error)
     if not _ends:
         raise error
     _ends[0]()
