@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.nodes import NodeProcess
+from txbroker.runtime.checked_turns import VARIABLE
 
 from .clocks import Clock
 from .disks import Disk
@@ -29,7 +30,7 @@ class FaultyNode(NodeProcess):
         super().__init__(
             folder,
             {**document, **place.keys},
-            env=preloaded(disk.environment(), clock.environment()),
+            env={VARIABLE: "1", **preloaded(disk.environment(), clock.environment())},
         )
         self.place = place
         self.disk = disk

@@ -5,8 +5,9 @@ A tree of nodes in this process, over real loopback sockets.
         client = await cluster.client("a")
 
 The parent of a node is the node of the deepest zone above its own, unless told otherwise.
-Everything that the nodes log is in `events`; an event of level error, or a traceback, fails the
-test at the end. `tap` sees every message that passes a link.
+Each node checks itself (`runtime/checked_turns.py`). Everything that the nodes log is in `events`;
+an event of level error, or a traceback, or a broken rule, fails the test at the end. `tap` sees
+every message that passes a link.
 
 What lives here: building, starting, stopping, waiting, counting. What does not: what is expected.
 """
@@ -17,6 +18,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import os
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +40,7 @@ from txbroker.model.publish_run import Octets
 from txbroker.model.topics import is_within
 from txbroker.node import Node
 from txbroker.node.control_service import ControlService
+from txbroker.runtime.checked_turns import VARIABLE
 from txbroker.v1 import link_pb2
 
 from .mqttclient import Client, until
@@ -253,13 +256,14 @@ class Cluster:
         file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(self.documents[name]))
         (config,) = load_file(file)
-        node = Node(
-            config,
-            reactor,
-            on_fatal=lambda line: self.fatal.__setitem__(name, line),
-            on_retired=lambda: self.retired.add(name),
-            on_restart=lambda: self.restarts.append(name),
-        )
+        with mock.patch.dict(os.environ, {VARIABLE: "1"}):
+            node = Node(
+                config,
+                reactor,
+                on_fatal=lambda line: self.fatal.__setitem__(name, line),
+                on_retired=lambda: self.retired.add(name),
+                on_restart=lambda: self.restarts.append(name),
+            )
         self.nodes[name] = node
         await node.start()
         return node

@@ -301,6 +301,8 @@ class Link:
             if isinstance(session.sink, SinkRecorder) and session.sink.packet_writer.size:
                 assert session.sink.events
                 session.sender.pump()
+        for part in (self.edge, self.host.authority, self.edge_end, self.owner_end):
+            part.check()
 
 
 def _take(buffer: bytearray, count: int) -> bytes:

@@ -352,6 +352,7 @@ class Node:
             if self.is_up and self.life == life:
                 action()
                 self.store.end_turn()
+                self.directory.check()
 
         return run
 

@@ -23,7 +23,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from tests.support.journal import MemoryJournal
 from tests.support.keeping import WALL, JournalsRecorder
@@ -459,6 +465,20 @@ class Machine(RuleBasedStateMachine):
         for _ in range(count):
             self._do(chance.choice(steps))
         self._do(lambda: self._pass_time(0.1))
+
+    @invariant()
+    def keeps_the_rules(self) -> None:
+        """Those of docs/protocol.md, as the edge and the owners state them."""
+        if self.is_alive:
+            for link in self.links.values():
+                link.edge_end.check()
+            self.edge.check()
+            self.disk.committer.check()
+            self.disk.tables_log.check()
+        for owner in self.owners.values():
+            if owner.is_alive:
+                owner.authority.check()
+                owner.table.check()
 
     def _turn(self) -> None:
         self.disk.flush()
