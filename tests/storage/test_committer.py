@@ -262,6 +262,22 @@ def test_a_log_that_is_removed_is_left_alone(tmp_path: Path) -> None:
     assert ["3"] == bench.end_turn()
 
 
+def test_who_waits_for_a_log_that_goes_before_the_next_sync_is_told(tmp_path: Path) -> None:
+    """Nothing is left to sync, so no sync would ever answer."""
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.SYNC, later.append)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    bench.stage(bench.b, "2")
+    bench.end_turn()
+    assert ["a synced", "1"] == bench.sync()
+    bench.committer.remove(bench.b)
+    bench.committer.check()
+    assert ["2"] == bench.end_turn()
+    later.pop()()
+    assert ([], []) == (bench.look(), bench.work)
+
+
 def test_a_sync_for_which_nobody_waits_is_put_off(tmp_path: Path) -> None:
     """Until somebody waits for one, or the interval is over."""
     bench = Bench(tmp_path, Durability.SYNC)

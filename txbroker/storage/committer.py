@@ -178,6 +178,10 @@ class Committer:
         """Unregister a log with its staged and unsynced entries: for a log that is deleted."""
         for logs in (self._logs, self._staged, self._unsynced):
             logs.pop(log, None)
+        if self._next and self._running is None and not self._unsynced:
+            self._ready.extend(self._next)  # no sync is left that would tell them
+            self._next.clear()
+            self._mark_dirty(self)
 
     def touch(self, log: SegmentLog) -> None:
         """Schedule the write of `log`, which has staged entries, for the end of the turn."""
