@@ -93,6 +93,18 @@ def test_no_owner_gives_credit_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     assert not fresh.edge_end.has_credit()
 
 
+def test_no_credit_stays_for_what_a_refusal_takes_back() -> None:
+    """An owner that took it off the link before it was sent would get more than it offered."""
+    pair = Pair("a")
+    live = pair.link.edge_end._live
+    pair.client.publish("a/x", b"x" * 1000, 1)
+    receive(pair.link.edge_end, encode_frame(LinkFrame(credit=link_pb2.Credit(consumed=HUGE))))
+    refusal = link_pb2.Refusal(stream=live.number, sequence=1, retry=True)
+    receive(pair.link.edge_end, encode_frame(LinkFrame(refusal=refusal)))
+    assert not live._consumed
+    live.check()
+
+
 def test_no_edge_takes_more_off_a_link_than_was_sent() -> None:
     """It would have credit without end, and the owner hold what it does not read."""
     pair = Pair("a")

@@ -131,6 +131,8 @@ class PublishSender:
         # The edge sends unsent QoS 1/2 publishes again, but never QoS 0, so QoS 0 stays.
         unsent = [item for item in self._batch if item.qos]
         self._sent -= sum(item.size for item in unsent)
+        # An owner may have said that it has more: credit counts at most what was sent (rule 28).
+        self._consumed = min(self._consumed, self._sent + self._sender.sent)
         self._batch = [item for item in self._batch if not item.qos]
         self._batch_size = sum(item.size for item in self._batch)
         self._batch_count = sum(item.count for item in self._batch)
