@@ -179,24 +179,25 @@ _WORDS = """
     display divergent drain durable edge effects encoder endpoints entry epoch equal error errors
     evacuation evidence expected fair feeds fields file files filter filters flows flush folders
     following forget format formats frames framing grant grouping hand handover hash headers
-    heartbeat held hello history hooks inbound index inputs interest interests java jobs join
-    journal journals ledger ledgers lifecycle lifetime limits link listener listeners listing lived
-    local log lookups lost low machine manager manifest map markup masters matching measures member
-    members merge message messages meta model move mqtt net newest node nodes notes numbers offset
-    once options order outbox output owner ownership packet packets page pairs parent part parts
-    pause payload peer peers periodic pieced pieces pipeline placement plan plane planned planner
-    planning poller port ports position positions progress protocol publication publish publisher
-    publishes pushdown queue quorum ranges reachability reactor read reader reasons received
-    receiver reclaim record records recovery reference registry relays removal rendezvous renumber
-    repair replay replica replicator report reporter request requests reread reservation resolution
-    resolve resolver retained retention retire retirement return role rollup root rotation route
-    router routing row rows rpc rules run runtime saver scales scheduler schema scope segment
-    selector send sender server service session sessions set settings shares silent sink sizes
-    slices snapshot sockets sorted source span spark staged state status storage store stored stray
-    stream streams structured subscribe subscription subscriptions subtree sweep sys table tables
-    takeover tap text thread throttle time timeouts timers tokens tombstone topic topics traffic
-    transfer transferred transition transport tree treemap unauthenticated unread unsent up updates
-    upkeep value values verdicts walk water watermark wills window windows wire work writer zone
+    heartbeat held hello history hooks inbound index inputs interest interests invariant java jobs
+    join journal journals ledger ledgers lifecycle lifetime limits link listener listeners listing
+    lived local log lookups lost low machine manager manifest map markup masters matching measures
+    member members merge message messages meta model move mqtt net newest node nodes notes numbers
+    offset once options order outbox output owner ownership packet packets page pairs parent part
+    parts pause payload peer peers periodic pieced pieces pipeline placement plan plane planned
+    planner planning poller port ports position positions progress protocol publication publish
+    publisher publishes pushdown queue quorum ranges reachability reactor read reader reasons
+    received receiver reclaim record records recovery reference registry relays removal rendezvous
+    renumber repair replay replica replicator report reporter request requests reread reservation
+    resolution resolve resolver retained retention retire retirement return role rollup root
+    rotation route router routing row rows rpc rules run runtime saver scales scheduler schema scope
+    segment selector send sender server service session sessions set settings shares silent sink
+    sizes slices snapshot sockets sorted source span spark staged state status storage store stored
+    stray stream streams structured subscribe subscription subscriptions subtree sweep sys table
+    tables takeover tap text thread throttle time timeouts timers tokens tombstone topic topics
+    traffic transfer transferred transition transport tree treemap turns unauthenticated unread
+    unsent up updates upkeep value values verdicts walk water watermark wills window windows wire
+    work writer zone
 """
 WORDS = frozenset(_WORDS.split())
 """Words of file names: of MQTT, DNS, Kafka, databases, Spark, and those of docs/glossary.md."""

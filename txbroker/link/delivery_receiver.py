@@ -112,7 +112,7 @@ class DeliveryReceiver:
 
     def check(self) -> None:
         """State what was consumed and told."""
-        consumed = self._consumed + self._inlet.received
+        consumed = self._consumed + self._packet_reader.received
         ordered(self, 20, "told <= consumed", 0, self._consumed_told, consumed)
         ordered(self, 9, "0 <= retained messages due", 0, self._retained_due)
 

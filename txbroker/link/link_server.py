@@ -213,7 +213,7 @@ class LinkServer:
         """State what of the link is taken, credited and delivered; after the end of a turn."""
         if self._is_lost or self._is_over or self.peer is None or self.peer.port is not self:
             return
-        received = self._intake.received + self._inlet.received
+        received = self._intake.received + self._packet_reader.received
         ordered(self, 20, "credit told <= received", 0, self._credit_told, received)
         ordered(self, 6, "reached <= delivered", self._reached, self._authority.delivered)
         self._intake.check()

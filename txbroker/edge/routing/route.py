@@ -21,8 +21,8 @@ from txbroker.core import Run
 from txbroker.edge.routing.cut_map import CutMap
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import InDoubt, Item, Publication, topics_of, unfold
-from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.invariant import holds, ordered
+from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import deepest_enclosing, is_filter_within, is_within
 from txbroker.model.zone_cut import ZoneCut
 
