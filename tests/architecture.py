@@ -71,10 +71,12 @@ ARROWS = {
         " link"
     ),
     "tap": "model runtime config node",
-    "pipeline/source": "model core storage rpc",
+    "pipeline/source": "model core delegation storage rpc",
     "pipeline/archives": "model storage pipeline/source",
     "pipeline/spark": "model storage pipeline/source pipeline/archives",
-    "pipeline/ledgers": "model journal rpc pipeline/source pipeline/archives pipeline/spark",
+    "pipeline/ledgers": (
+        "model delegation journal rpc pipeline/source pipeline/archives pipeline/spark"
+    ),
     "pipeline/planner": "model config pipeline/source",
     "pipeline/report_page": "model pipeline/source pipeline/archives",
     "pipeline/jobs": (
@@ -83,8 +85,8 @@ ARROWS = {
     ),
     "pipeline": "model pipeline/source pipeline/archives pipeline/report_page pipeline/jobs",
     "cli": (
-        "model runtime config rpc delegation/state data pipeline/source pipeline/archives"
-        " pipeline/spark pipeline/ledgers pipeline/planner pipeline/jobs pipeline"
+        "model delegation runtime config rpc delegation/state data pipeline/source"
+        " pipeline/archives pipeline/spark pipeline/ledgers pipeline/planner pipeline/jobs pipeline"
     ),
     "edge": "",
     "mqtt": "",

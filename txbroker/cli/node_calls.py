@@ -17,10 +17,10 @@ import click
 # gRPC's C core reads this when it loads; without it, its own lines double each error message.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-import grpc
 import grpc.aio
 
-from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.rpc.channels import CALL_TIMEOUT, Channels, why
+from txbroker.v1.control_pb2 import StatusReply, StatusRequest
 
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")
@@ -45,7 +45,13 @@ async def answer(
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise NoAnswer(_reason(address, error, late)) from None
+        raise NoAnswer(why(address, error, late)) from None
+
+
+async def status_of(channels: Channels, address: str) -> StatusReply:
+    """The node at `address` about itself; raises `NoAnswer`."""
+    call = channels.stub(address).Status(StatusRequest(), timeout=CALL_TIMEOUT)
+    return await answer(address, call)
 
 
 async def answer_all(address: str, call: AsyncIterable[Reply]) -> list[Reply]:
@@ -74,18 +80,4 @@ def ask(work: Callable[[Channels], Awaitable[Result]]) -> Result:
     return asyncio.run(run())
 
 
-def _reason(address: str, error: grpc.aio.AioRpcError, late: str) -> str:
-    match error.code():
-        case grpc.StatusCode.UNAVAILABLE:
-            remedy = "is it a node's gRPC address, and does the node run?"
-            return f"{address} cannot be reached; {remedy}"
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"{address} gave no answer in time; {late}"
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return f"{address} is not a txbroker node, or one of another version"
-        case code:
-            details = " ".join((error.details() or code.name).split())
-            return f"{address}: {details}"
-
-
-__all__ = ["CALL_TIMEOUT", "Channels", "NoAnswer", "answer", "answer_all", "ask"]
+__all__ = ["CALL_TIMEOUT", "Channels", "NoAnswer", "answer", "answer_all", "ask", "status_of"]

@@ -123,10 +123,10 @@ class HistorySource:
         if self.root is None:
             return []
         from txbroker.cli.node_calls import ask
-        from txbroker.cli.tree_walk import TreeWalk
+        from txbroker.cli.tree_rows import rows_below
         from txbroker.config import parse_address
 
-        rows = ask(lambda channels: TreeWalk(channels).below(str(self.root)))
+        rows = ask(lambda channels: rows_below(channels, str(self.root)))
         return [
             PresentNode(node=row.node, zone=row.zone, grpc=parse_address(row.grpc)) for row in rows
         ]

@@ -14,7 +14,7 @@ from txbroker.cli.output import show_json, show_table, zone_name
 from txbroker.config import Address
 
 if TYPE_CHECKING:
-    from txbroker.cli.tree_walk import Branch, HeldJournal, ZoneRow
+    from txbroker.cli.tree_rows import Branch, HeldJournal, ZoneRow
 
 COLUMNS = ("ZONE", "NODE", "GRPC", "EPOCH", "STATE", "PENDING", "CLIENTS", "IN/S", "OUT/S", "HELD")
 
@@ -51,9 +51,9 @@ def tree(address: Address, verbose: bool, as_json: bool) -> None:
     """
     # `node_calls` says why the import is not at the top.
     from txbroker.cli.node_calls import ask
-    from txbroker.cli.tree_walk import TreeWalk
+    from txbroker.cli.tree_rows import rows_below
 
-    rows = ask(lambda channels: TreeWalk(channels).below(str(address)))
+    rows = ask(lambda channels: rows_below(channels, str(address)))
     shown = rows if verbose else [row for row in rows if row.zone is not None]
     if as_json:
         show_json([_as_dict(row, verbose) for row in shown])

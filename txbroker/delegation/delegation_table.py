@@ -24,7 +24,7 @@ import attrs
 from txbroker.model.epoch_transition import END, EpochTransition
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.topics import deepest_enclosing, is_within, may_match_within
+from txbroker.model.topics import deepest_enclosing, is_below, is_within, may_match_within
 from txbroker.model.zone_cut import ZoneCut
 
 PASSAGES = 200
@@ -73,9 +73,9 @@ def nest(cuts: Iterable[ZoneCut]) -> tuple[Delegation, ...]:
     """Return the outermost of these cuts, each with the cuts below it."""
     known = {cut.apex: cut for cut in cuts}
     return tuple(
-        Delegation(cut=cut, below=tuple(c for c in known.values() if _is_below(c.apex, cut.apex)))
+        Delegation(cut=cut, below=tuple(c for c in known.values() if is_below(c.apex, cut.apex)))
         for cut in known.values()
-        if not any(_is_below(cut.apex, apex) for apex in known)
+        if not any(is_below(cut.apex, apex) for apex in known)
     )
 
 
@@ -171,7 +171,7 @@ class DelegationTable:
         return {
             known: epoch
             for known, epoch in self._epochs.items()
-            if known not in self._delegations and _is_below(apex, known)
+            if known not in self._delegations and is_below(apex, known)
         }
 
     def subtree(self, apex: str) -> DelegationState:
@@ -181,9 +181,9 @@ class DelegationTable:
         The returned state moves along with the zone of the apex.
         """
         return DelegationState(
-            delegations=tuple(d for a, d in self._delegations.items() if _is_below(a, apex)),
-            epochs={a: epoch for a, epoch in self._epochs.items() if _is_below(a, apex)},
-            reclaimed=tuple(cut for cut in self._reclaimed if _is_below(cut.apex, apex)),
+            delegations=tuple(d for a, d in self._delegations.items() if is_below(a, apex)),
+            epochs={a: epoch for a, epoch in self._epochs.items() if is_below(a, apex)},
+            reclaimed=tuple(cut for cut in self._reclaimed if is_below(cut.apex, apex)),
             passages=tuple(passage for passage in self._passages if passage.concerns(apex)),
         )
 
@@ -196,7 +196,7 @@ class DelegationTable:
         self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below), since=since)
         # The new owner decides about joins below its apex from now on: a reclaimed cut that stayed
         # here would refuse its node at the wrong parent.
-        self._reclaimed = tuple(c for c in self._reclaimed if not _is_below(c.apex, cut.apex))
+        self._reclaimed = tuple(c for c in self._reclaimed if not is_below(c.apex, cut.apex))
         self._reclaimed_at = {
             apex: offset
             for apex, offset in self._reclaimed_at.items()
@@ -336,13 +336,13 @@ class DelegationTable:
         for apex, entry in self._delegations.items():
             cut, seen = entry.cut, self.epoch_of(apex)
             holds(self, 11, "a delegation is kept under its apex", cut.apex == apex, apex, cut.apex)
-            is_below = self.apex is not None and _is_below(apex, self.apex)
+            is_below = self.apex is not None and is_below(apex, self.apex)
             holds(self, 14, "a cut is strictly below its zone", is_below, apex, self.apex)
             ordered(self, 11, "epoch <= greatest epoch seen", cut.epoch, seen)
             ordered(self, 30, "first epoch <= epoch", entry.first_epoch, cut.epoch)
             above = self.lookup(apex.rpartition("/")[0])
             holds(self, 11, "a topic has one owner", above is None, apex, above)
-            stray = [one.apex for one in entry.below if not _is_below(one.apex, apex)]
+            stray = [one.apex for one in entry.below if not is_below(one.apex, apex)]
             holds(self, 11, "cuts below a child are below it", not stray, apex, stray)
         for apex in self._reclaimed_at:
             owner = self.lookup(apex)
@@ -376,7 +376,3 @@ class DelegationTable:
 
     def _measure(self) -> None:
         self._longest = max((len(apex) for apex in self._delegations), default=0)
-
-
-def _is_below(apex: str, above: str) -> bool:
-    return apex != above and is_within(apex, above)

@@ -133,6 +133,11 @@ def is_within(topic: str, apex: str) -> bool:
     return topic.startswith(apex) and topic[len(apex) : len(apex) + 1] in ("", "/")
 
 
+def is_below(apex: str, above: str) -> bool:
+    """True if the apex lies strictly below another one."""
+    return apex != above and is_within(apex, above)
+
+
 def is_filter_within(topic_filter: str, apex: str) -> bool:
     """True if every topic that the filter can match is at or below the apex."""
     return is_within(literal_prefix(topic_filter), apex)

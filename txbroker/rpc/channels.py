@@ -138,6 +138,21 @@ _make_stub: Callable[[Any], Any] = ControlStub
 _make_directory_stub: Callable[[Any], Any] = DirectoryStub
 
 
+def why(address: str, error: Any, late: str = "is it a node's gRPC address?") -> str:
+    """
+    One line that says why a node gave no answer, and what to look at: `late` where the call's time
+    has passed. `error` is of gRPC; None: nobody was asked.
+    """
+    code = None if error is None else error.code()
+    if code in (None, grpc.StatusCode.UNAVAILABLE):
+        return f"{address} cannot be reached; is it a node's gRPC address, and does the node run?"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"{address} gave no answer in time; {late}"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"{address} is not a txbroker node, or one of another version"
+    return f"{address}: {' '.join((error.details() or code.name).split())}"
+
+
 def stranger_in(error: BaseException) -> str | None:
     """Return the node that refused a call for another node; None: the call failed otherwise."""
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None

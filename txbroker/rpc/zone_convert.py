@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
+
 from txbroker.delegation.delegation_table import Delegation, DelegationState
 from txbroker.delegation.peer_checks import check, check_snapshot
+from txbroker.delegation.resolution import AnswerKind, ZoneAnswer
+from txbroker.delegation.tree_walk import NodeAnswer
 from txbroker.delegation.zone_snapshot import EdgeInterest, ZoneSnapshot
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
@@ -150,3 +154,38 @@ def ended_to_wire(epochs: dict[str, int]) -> list[types_pb2.Gone]:
 def ended_from_wire(ended: Iterable[types_pb2.Gone]) -> dict[str, int]:
     """Convert wire messages to epochs by apex."""
     return {gone.apex: gone.epoch for gone in ended}
+
+
+_KINDS = {
+    control_pb2.ResolveReply.AUTHORITATIVE: AnswerKind.AUTHORITATIVE,
+    control_pb2.ResolveReply.REFERRAL: AnswerKind.REFERRAL,
+}
+
+
+def answer_from_wire(reply: control_pb2.ResolveReply) -> ZoneAnswer:
+    """The answer to a question of a walk; a kind that we do not know is no owner's."""
+    return ZoneAnswer(
+        kind=_KINDS.get(reply.answer, AnswerKind.NOT_AUTHORITATIVE),
+        zone=cut_from_wire(reply.zone),
+        ttl=reply.ttl,
+        is_local=reply.local,
+        referrals=tuple(map(cut_from_wire, reply.referrals)),
+        lineage=tuple(map(cut_from_wire, reply.lineage)),
+    )
+
+
+def node_from_wire(reply: control_pb2.StatusReply, address: str) -> NodeAnswer:
+    """What the node at this address tells of itself and of the nodes around it."""
+    return NodeAnswer(
+        own=attrs.evolve(cut_from_wire(reply.zone), node=reply.node, grpc=address),
+        owns_zone=reply.owns_zone,
+        serves=reply.owns_zone and reply.serving,
+        lineage=tuple(map(cut_from_wire, reply.lineage)),
+        zones=tuple(
+            (cut_from_wire(child.zone), tuple(map(cut_from_wire, child.below)))
+            for child in reply.children
+            if child.owns_zone
+        ),
+        edges=tuple(cut_from_wire(child.zone) for child in reply.children if not child.owns_zone),
+        reclaimed=tuple(map(cut_from_wire, reply.reclaimed)),
+    )

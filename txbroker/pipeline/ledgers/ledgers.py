@@ -16,14 +16,15 @@ import attrs
 import grpc
 import pyarrow as pa
 
+from txbroker.delegation.resolution import start_at
+from txbroker.delegation.tree_walk import TreeWalk
 from txbroker.model.errors import PipelineError
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.pipeline.ledgers.ledger_batches import gap_before, ledger_to_arrow
 from txbroker.pipeline.source.channel import open_channel
-from txbroker.pipeline.source.nodes import why
 from txbroker.pipeline.source.row_schema import CURSOR_ARROW, LEDGER_ARROW, LEDGER_COLUMNS
-from txbroker.rpc.channels import CALL_TIMEOUT
-from txbroker.rpc.link_convert import cut_from_wire
+from txbroker.rpc.channels import CALL_TIMEOUT, why
+from txbroker.rpc.zone_convert import node_from_wire
 from txbroker.v1.control_pb2 import StatusReply, StatusRequest
 from txbroker.v1.control_pb2_grpc import ControlStub
 from txbroker.v1.journal_pb2 import (
@@ -48,14 +49,6 @@ SPAN_ROWS = 500_000
 
 QUIET_SECONDS = 30.0
 """Seconds without an answer after which a node counts as away."""
-
-
-@attrs.frozen(kw_only=True)
-class SessionHolder:
-    """A node that may hold sessions: its name and gRPC address."""
-
-    node: str
-    grpc: str
 
 
 @attrs.frozen(kw_only=True)
@@ -84,47 +77,29 @@ class Ledgers:
 
     spans: tuple[LedgerSpan, ...]
     without: tuple[str, ...] = ()
-    missing: tuple[SessionHolder, ...] = ()
+    missing: tuple[ZoneCut, ...] = ()
 
 
 # -- which nodes there are
 
 
-def holders(root: str) -> tuple[tuple[SessionHolder, ...], tuple[SessionHolder, ...]]:
+def holders(root: str) -> tuple[tuple[ZoneCut, ...], tuple[ZoneCut, ...]]:
     """
     Find every node of the tree that the node at `root` belongs to.
 
     Return the nodes that answer, and the nodes that do not. Raises `PipelineError` if the node at
     `root` does not answer.
     """
-    seen: dict[str, SessionHolder] = {}
-    answered: dict[str, SessionHolder] = {}
-    due = [SessionHolder(node="", grpc=root)]
-    while due:
-        following: list[SessionHolder] = []
-        for holder, reply in _ask_all(due, _status):
-            if isinstance(reply, grpc.RpcError):
-                if holder.node == "":
-                    raise PipelineError(why(root, reply))
-            elif holder.node in ("", reply.node):
-                answered[reply.node] = SessionHolder(node=reply.node, grpc=holder.grpc)
-                following += [
-                    SessionHolder(node=cut.node, grpc=cut.grpc) for cut in _neighbours(reply)
-                ]
-        due = []
-        for holder in following:
-            if holder.node not in seen and holder.node not in answered:
-                seen[holder.node] = holder
-                due.append(holder)
-    missing = tuple(holder for name, holder in seen.items() if name not in answered)
-    return tuple(answered.values()), missing
-
-
-def _neighbours(reply: StatusReply) -> Iterator[ZoneCut]:
-    yield from map(cut_from_wire, reply.lineage)
-    for child in reply.children:
-        yield cut_from_wire(child.zone)
-        yield from map(cut_from_wire, child.below)
+    start = start_at(root)
+    walk = TreeWalk([start], lambda node: (*node.lineage, *node.below, *node.edges))
+    while queries := walk.next_queries():
+        for cut, reply in _ask_all(queries, _status):
+            if not isinstance(reply, grpc.RpcError):
+                walk.accept_answer(cut, node_from_wire(reply, cut.grpc))
+            elif cut is start:
+                raise PipelineError(why(root, reply))
+    missing = {cut.node: cut for cut in walk.missing()}
+    return tuple(node.own for node in walk.answers.values()), tuple(missing.values())
 
 
 # -- ledgers
@@ -141,7 +116,7 @@ def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None
     """Find the ledger rows of these nodes; a ledger in `reached` begins at the row given there."""
     spans: list[LedgerSpan] = []
     without: list[str] = []
-    away: list[SessionHolder] = []
+    away: list[ZoneCut] = []
     for holder, state in _ask_all(found, _ledger_state):
         if isinstance(state, grpc.RpcError):
             away.append(holder)
@@ -152,7 +127,7 @@ def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None
     return Ledgers(spans=tuple(spans), without=tuple(without), missing=tuple(away))
 
 
-def cut_spans(holder: SessionHolder, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
+def cut_spans(holder: ZoneCut, state: LedgerState, start: int = 1) -> Iterator[LedgerSpan]:
     """
     Cut the rows of a ledger from `start` on into spans for tasks.
 
@@ -242,14 +217,14 @@ def _read_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 # -- sessions
 
 
-def cursors(found: Iterable[SessionHolder]) -> tuple[pa.Table, tuple[SessionHolder, ...]]:
+def cursors(found: Iterable[ZoneCut]) -> tuple[pa.Table, tuple[ZoneCut, ...]]:
     """
     Return the cursors of all durable sessions of these nodes (`row_schema.CURSOR_ARROW`).
 
     Also return the nodes that did not answer.
     """
     tables = [CURSOR_ARROW.empty_table()]
-    away: list[SessionHolder] = []
+    away: list[ZoneCut] = []
     for holder, replies in _ask_all(found, _cursors):
         if isinstance(replies, grpc.RpcError):
             away.append(holder)
@@ -301,7 +276,7 @@ def _ask_all(
 ) -> Iterator[tuple[SessionHolder, T | grpc.RpcError]]:
     """Ask all nodes at the same time; yield the error of a node that does not answer."""
 
-    def one(holder: SessionHolder) -> tuple[SessionHolder, T | grpc.RpcError]:
+    def one(holder: ZoneCut) -> tuple[ZoneCut, T | grpc.RpcError]:
         with open_channel(holder.grpc) as channel:
             try:
                 return holder, ask(channel)

@@ -12,21 +12,23 @@ Not imported with the data source: workers and planners import it when they run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import grpc
 
+from txbroker.delegation.resolution import start_at
+from txbroker.delegation.tree_walk import NodeAnswer, TreeWalk
 from txbroker.model.errors import PipelineError
 from txbroker.model.log_position import JournalId
 from txbroker.model.topics import may_match_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.pipeline.source.channel import open_channel
 from txbroker.pipeline.source.ranges import JournalRange, ZoneHistory, logs_of
-from txbroker.rpc.channels import CALL_TIMEOUT
-from txbroker.rpc.link_convert import cut_from_wire
-from txbroker.v1.control_pb2 import StatusReply, StatusRequest
+from txbroker.rpc.channels import CALL_TIMEOUT, why
+from txbroker.rpc.zone_convert import node_from_wire
+from txbroker.v1.control_pb2 import StatusRequest
 from txbroker.v1.control_pb2_grpc import ControlStub
 from txbroker.v1.journal_pb2 import PartsReply, PartsRequest, SeekRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
@@ -98,7 +100,7 @@ class NodeWalk:
         self.root = root
         self._filter = topic_filter or "#"
         self._stubs = Stubs()
-        self._known: dict[str, ZoneCut] = {}
+        self._known: list[ZoneCut] = []
         self._missing: tuple[ZoneCut, ...] = ()
         self._cut_off: set[JournalId] = set()
         self._walked = float("-inf")
@@ -125,8 +127,7 @@ class NodeWalk:
             self._walk()
         parts: list[JournalRange] = []
         away = list(self._missing)
-        cuts = list(self._known.values())
-        for cut, reply in self._ask_parts(cuts):
+        for cut, reply in self._ask(self._known, self._ask_parts):
             if reply is None:
                 away.append(cut)
                 self._walked = float("-inf")
@@ -152,65 +153,50 @@ class NodeWalk:
     # internal
 
     def _walk(self) -> None:
-        seen: dict[tuple[str, str], ZoneCut] = {}
-        answered: dict[str, ZoneCut] = {}
-        serving: dict[str, int] = {}
-        reclaimed: dict[tuple[str, str], ZoneCut] = {}
-        due = self._seeds()
-        while due:
-            following: list[ZoneCut] = []
-            for cut, reply in self._ask_status(due):
-                if reply is None or (cut.node and reply.node != cut.node):
-                    continue
-                own = attrs.evolve(cut_from_wire(reply.zone), node=reply.node, grpc=cut.grpc)
-                answered[own.node] = own
-                if reply.owns_zone and reply.serving:
-                    serving[own.apex] = own.epoch
-                reclaimed |= {(c.apex, c.node): c for c in map(cut_from_wire, reply.reclaimed)}
-                following += _neighbours(reply)
-            due = []
-            for cut in following:
-                key = (cut.apex, cut.node)
-                if key not in seen and may_match_within(self._filter, cut.apex):
-                    seen[key] = cut
-                    if cut.node not in answered:
-                        due.append(cut)
-        if not answered:
+        walk = TreeWalk(self._starts(), self._around)
+        while queries := walk.next_queries():
+            for cut, reply in self._ask(queries, self._ask_status):
+                answer = None if reply is None else node_from_wire(reply, cut.grpc)
+                walk.accept_answer(cut, answer)
+        answers = walk.answers.values()
+        if not answers:
             raise PipelineError(why(self.root, self._last_error))
-        self._known = answered
+        serving = {node.own.apex: node.own.epoch for node in answers if node.serves}
+        reclaimed = {(cut.apex, cut.node): cut for node in answers for cut in node.reclaimed}
+        self._known = [node.own for node in answers]
         self._missing = tuple(
             cut
-            for key, cut in seen.items()
-            if cut.node not in answered
-            and key not in reclaimed
-            and serving.get(cut.apex, 0) <= cut.epoch
+            for cut in walk.missing()
+            if (cut.apex, cut.node) not in reclaimed and serving.get(cut.apex, 0) <= cut.epoch
         )
         self._cut_off |= {JournalId(cut.apex, cut.epoch) for cut in reclaimed.values()}
         self._walked = time.monotonic()
 
-    def _seeds(self) -> list[ZoneCut]:
+    def _starts(self) -> list[ZoneCut]:
         """Where a walk begins: at the root option's node, and at those that were found before."""
-        known = [cut for cut in self._known.values() if cut.grpc != self.root]
-        return [ZoneCut(apex="", epoch=0, node="", grpc=self.root), *known]
+        return [start_at(self.root), *(cut for cut in self._known if cut.grpc != self.root)]
 
-    def _ask_status(self, cuts: Iterable[ZoneCut]) -> Iterator[tuple[ZoneCut, StatusReply | None]]:
-        def begin(cut: ZoneCut) -> Any:
-            call: Any = self._stubs.control(cut.grpc).Status
-            return call.future(StatusRequest(), timeout=CALL_TIMEOUT)
+    def _around(self, node: NodeAnswer) -> list[ZoneCut]:
+        """The zones above and below a node, at any depth, and nodes that lost theirs."""
+        cuts = (*node.lineage, *node.reclaimed, *node.below)
+        return [cut for cut in cuts if may_match_within(self._filter, cut.apex)]
 
-        return self._ask(cuts, begin)
+    def _ask_status(self, address: str) -> Any:
+        call: Any = self._stubs.control(address).Status
+        return call.future(StatusRequest(), timeout=CALL_TIMEOUT)
 
-    def _ask_parts(self, cuts: Iterable[ZoneCut]) -> Iterator[tuple[ZoneCut, PartsReply | None]]:
-        def begin(cut: ZoneCut) -> Any:
-            call: Any = self._stubs.journal(cut.grpc).Parts
-            return call.future(PartsRequest(), timeout=CALL_TIMEOUT)
+    def _ask_parts(self, address: str) -> Any:
+        call: Any = self._stubs.journal(address).Parts
+        return call.future(PartsRequest(), timeout=CALL_TIMEOUT)
 
-        return self._ask(cuts, begin)
-
-    def _ask(self, cuts: Iterable[ZoneCut], begin: Any) -> Iterator[tuple[ZoneCut, Any]]:
+    def _ask(
+        self, cuts: Iterable[ZoneCut], begin: Callable[[str], Any]
+    ) -> Iterator[tuple[ZoneCut, Any]]:
         """All at the same time; None for a node that gives no answer."""
         now = time.monotonic()
-        calls = [(cut, begin(cut) if self._quiet.get(cut.grpc, 0) <= now else None) for cut in cuts]
+        calls = [
+            (cut, begin(cut.grpc) if self._quiet.get(cut.grpc, 0) <= now else None) for cut in cuts
+        ]
         for cut, call in calls:
             try:
                 yield cut, call and call.result()
@@ -235,25 +221,3 @@ class NodeWalk:
                 node=cut.node,
                 address=cut.grpc,
             )
-
-
-def _neighbours(reply: StatusReply) -> Iterator[ZoneCut]:
-    """The zones above and below a node, at any depth, and nodes that lost theirs."""
-    yield from map(cut_from_wire, reply.lineage)
-    yield from map(cut_from_wire, reply.reclaimed)
-    for child in reply.children:
-        if child.owns_zone:
-            yield cut_from_wire(child.zone)
-            yield from map(cut_from_wire, child.below)
-
-
-def why(address: str, error: Any) -> str:
-    """One line that says why a node gave no answer, and what to look at."""
-    code = None if error is None else error.code()
-    if code in (None, grpc.StatusCode.UNAVAILABLE):
-        return f"{address} cannot be reached; is it a node's gRPC address, and does the node run?"
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"{address} gave no answer in time; is it a node's gRPC address?"
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return f"{address} is not a txbroker node, or one of another version"
-    return f"{address}: {' '.join((error.details() or code.name).split())}"

@@ -144,8 +144,8 @@ def mqtt_address(root: str) -> str:
     """
     import grpc
 
-    from txbroker.pipeline.source.nodes import Stubs, why
-    from txbroker.rpc.channels import CALL_TIMEOUT
+    from txbroker.pipeline.source.nodes import Stubs
+    from txbroker.rpc.channels import CALL_TIMEOUT, why
     from txbroker.v1.control_pb2 import StatusRequest
 
     try:

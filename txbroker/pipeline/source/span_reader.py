@@ -19,9 +19,10 @@ from txbroker.core import Columns
 from txbroker.model.errors import PeerError, PipelineError
 from txbroker.model.log_position import JournalId
 from txbroker.pipeline.source.arrow_batches import to_arrow
-from txbroker.pipeline.source.nodes import NodeWalk, Stubs, why
+from txbroker.pipeline.source.nodes import NodeWalk, Stubs
 from txbroker.pipeline.source.pushdown import ReadFilter
 from txbroker.pipeline.source.ranges import HistoryGap, JournalRange, ReadSpan
+from txbroker.rpc.channels import why
 from txbroker.storage.segment import FORMAT
 from txbroker.v1.journal_pb2 import RecordsReply, RecordsRequest
 
