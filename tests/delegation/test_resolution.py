@@ -175,16 +175,13 @@ def test_a_climb_passes_over_starts_that_do_not_serve() -> None:
     """The zone above knows better; one that is away may hide an owner."""
     tree = ZoneTree(frozenset({"", "a", "a/b"}))
     gone = ZoneAnswer(kind=AnswerKind.NOT_AUTHORITATIVE, zone=cut_of("x"), ttl=1)
-    for answer, is_complete in ((gone, True), (None, False)):
+    for stale, is_complete in ((gone, True), (None, False)):
         walk = Resolution("a/c", "first:1")
-        stale = iter([answer])
+        answers = [tree.resolve(apex, "a/c") for apex in ("a/b", "a", "", "a")]
+        answers[1] = stale
+        left = iter(answers)
 
-        def ask(cut: ZoneCut, stale: object = stale, tree: ZoneTree = tree) -> ZoneAnswer | None:
-            if cut.apex == "a":
-                return next(stale, tree.resolve("a", "a/c"))  # type: ignore[call-overload]
-            return tree.resolve(cut.apex if cut.node else "a/b", "a/c")
-
-        assert [[""], ["a"], [""], ["a"]] == run(walk, ask)
+        assert [[""], ["a"], [""], ["a"]] == run(walk, lambda cut, left=left: next(left))
         assert ["a"] == [cut.apex for cut in walk.owners]
         assert walk.is_complete is is_complete
 

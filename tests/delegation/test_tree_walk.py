@@ -10,6 +10,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txbroker.delegation.delegation_table import Delegation
 from txbroker.delegation.resolution import start_at
 from txbroker.delegation.tree_walk import NodeAnswer, TreeWalk
 from txbroker.model.zone_cut import ZoneCut
@@ -70,13 +71,14 @@ CUTS = st.builds(
     node=st.sampled_from(["", "x", "y", "z"]),
     grpc=st.sampled_from(["p:1", "q:1"]),
 )
+CHILDREN = st.builds(Delegation, cut=CUTS, below=st.lists(CUTS, max_size=3).map(tuple))
 ANSWERS = st.builds(
     NodeAnswer,
     own=CUTS,
     owns_zone=st.booleans(),
     serves=st.booleans(),
     lineage=st.lists(CUTS, max_size=3).map(tuple),
-    zones=st.lists(st.tuples(CUTS, st.lists(CUTS, max_size=3).map(tuple)), max_size=3).map(tuple),
+    zones=st.lists(CHILDREN, max_size=3).map(tuple),
     edges=st.lists(CUTS, max_size=2).map(tuple),
 )
 

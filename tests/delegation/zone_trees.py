@@ -7,6 +7,7 @@ from __future__ import annotations
 import attrs
 from hypothesis import strategies as st
 
+from txbroker.delegation.delegation_table import nest
 from txbroker.delegation.resolution import AnswerKind, ZoneAnswer
 from txbroker.delegation.tree_walk import NodeAnswer
 from txbroker.model.topics import is_below, is_filter_within, may_match_within
@@ -79,7 +80,7 @@ class ZoneTree:
         return NodeAnswer(
             own=cut_of(apex),
             lineage=self.lineage(apex),
-            zones=tuple((cut, tuple(self.below(cut.apex))) for cut in self.cuts(apex)),
+            zones=nest(self.below(apex)),
         )
 
 

@@ -45,10 +45,9 @@ def backup(address: Address, folder: str) -> None:
 
 
 async def _backup(channels: Channels, address: str, target: str) -> BackupReply:
-    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
-    from txbroker.v1.control_pb2 import BackupRequest, StatusRequest
+    from txbroker.cli.node_calls import answer, status_of
+    from txbroker.v1.control_pb2 import BackupRequest
 
-    node = channels.stub(address)
-    await answer(address, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    await status_of(channels, address)
     # A deadline would abort a long copy; the channel's keep-alive detects a node that is gone.
-    return await answer(address, node.Backup(BackupRequest(folder=target)))
+    return await answer(address, channels.stub(address).Backup(BackupRequest(folder=target)))

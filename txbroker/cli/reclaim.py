@@ -48,17 +48,16 @@ def reclaim(address: Address, zone: str, is_lost: bool) -> None:
 
 async def _reclaim(channels: Channels, address: Address, zone: str, is_lost: bool) -> None:
     from txbroker.cli.forget import forget_at
-    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
-    from txbroker.v1.control_pb2 import ReclaimRequest, StatusRequest
+    from txbroker.cli.node_calls import answer, status_of
+    from txbroker.v1.control_pb2 import ReclaimRequest
 
     where = str(address)
-    node = channels.stub(where)
-    status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    status = await status_of(channels, where)
     known = {child.zone.apex: child.zone for child in status.children if child.owns_zone}
     request = ReclaimRequest(zone=zone, epoch=known[zone].epoch if zone in known else 0)
     reply = await answer(
         where,
-        node.Reclaim(request, timeout=TIMEOUT),
+        channels.stub(where).Reclaim(request, timeout=TIMEOUT),
         late="`txbroker tree` shows who serves the zone now",
     )
     if not reply.done:

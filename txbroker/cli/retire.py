@@ -48,16 +48,15 @@ def retire(address: Address) -> None:
 
 
 async def _retire(channels: Channels, address: Address) -> None:
-    from txbroker.cli.node_calls import CALL_TIMEOUT, answer
-    from txbroker.v1.control_pb2 import RetireRequest, StatusRequest
+    from txbroker.cli.node_calls import answer, status_of
+    from txbroker.v1.control_pb2 import RetireRequest
 
     where = str(address)
-    node = channels.stub(where)
-    status = await answer(where, node.Status(StatusRequest(), timeout=CALL_TIMEOUT))
+    status = await status_of(channels, where)
     request = RetireRequest(zone=status.zone.apex, epoch=status.zone.epoch)
     reply = await answer(
         where,
-        node.Retire(request, timeout=HANDOVER_TIMEOUT),
+        channels.stub(where).Retire(request, timeout=HANDOVER_TIMEOUT),
         late="`txbroker tree` of its parent shows who serves the zone now",
     )
     if not reply.done:

@@ -336,8 +336,8 @@ class DelegationTable:
         for apex, entry in self._delegations.items():
             cut, seen = entry.cut, self.epoch_of(apex)
             holds(self, 11, "a delegation is kept under its apex", cut.apex == apex, apex, cut.apex)
-            is_below = self.apex is not None and is_below(apex, self.apex)
-            holds(self, 14, "a cut is strictly below its zone", is_below, apex, self.apex)
+            is_inside = self.apex is not None and is_below(apex, self.apex)
+            holds(self, 14, "a cut is strictly below its zone", is_inside, apex, self.apex)
             ordered(self, 11, "epoch <= greatest epoch seen", cut.epoch, seen)
             ordered(self, 30, "first epoch <= epoch", entry.first_epoch, cut.epoch)
             above = self.lookup(apex.rpartition("/")[0])

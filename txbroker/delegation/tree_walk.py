@@ -7,11 +7,11 @@ answer the word of the zone above stands, also for what is below: grandchildren 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import attrs
 
-from txbroker.model.topics import is_below
+from txbroker.delegation.delegation_table import Delegation, nest
 from txbroker.model.zone_cut import ZoneCut
 
 
@@ -20,22 +20,21 @@ class NodeAnswer:
     """
     What a node tells of itself and of the nodes around it; `own` has the address that was asked.
 
-    `serves`: its zone is `own.apex`, and open. The apex of a pure edge means nothing. `zones`: each
-    child zone with all cuts below that, as last told.
+    `serves`: its zone is `own.apex`, and open. The apex of a pure edge means nothing.
     """
 
     own: ZoneCut
     owns_zone: bool = True
     serves: bool = True
     lineage: tuple[ZoneCut, ...] = ()
-    zones: tuple[tuple[ZoneCut, tuple[ZoneCut, ...]], ...] = ()
+    zones: tuple[Delegation, ...] = ()
     edges: tuple[ZoneCut, ...] = ()
     reclaimed: tuple[ZoneCut, ...] = ()
 
     @property
     def below(self) -> list[ZoneCut]:
         """The cuts of all zones below, at any depth."""
-        return [cut for child, deeper in self.zones for cut in (child, *deeper)]
+        return [cut for child in self.zones for cut in (child.cut, *child.below)]
 
 
 @attrs.frozen(kw_only=True)
@@ -105,8 +104,8 @@ class TreeWalk:
     # internal
 
     def _visit_children(self, found: _Places, answer: NodeAnswer) -> None:
-        for cut, below in answer.zones:
-            self._visit(found, cut, cut.apex, answer.own.node, below)
+        for child in answer.zones:
+            self._visit(found, child.cut, child.cut.apex, answer.own.node, child.below)
         for cut in answer.edges:
             self._visit(found, cut, None, answer.own.node)
 
@@ -116,7 +115,7 @@ class TreeWalk:
         cut: ZoneCut,
         zone: str | None,
         parent: str | None,
-        below: Sequence[ZoneCut] = (),
+        below: Iterable[ZoneCut] = (),
     ) -> None:
         key = (zone, cut.node if zone is None else "")
         if key in found:
@@ -135,7 +134,5 @@ class TreeWalk:
         if served is not None:
             self._visit_children(found, served)
             return
-        for child in below:
-            if not any(is_below(child.apex, other.apex) for other in below):
-                deeper = [other for other in below if is_below(other.apex, child.apex)]
-                self._visit(found, child, child.apex, cut.node, deeper)
+        for child in nest(below):
+            self._visit(found, child.cut, child.cut.apex, cut.node, child.below)

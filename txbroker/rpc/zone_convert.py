@@ -182,7 +182,7 @@ def node_from_wire(reply: control_pb2.StatusReply, address: str) -> NodeAnswer:
         serves=reply.owns_zone and reply.serving,
         lineage=tuple(map(cut_from_wire, reply.lineage)),
         zones=tuple(
-            (cut_from_wire(child.zone), tuple(map(cut_from_wire, child.below)))
+            Delegation(cut=cut_from_wire(child.zone), below=tuple(map(cut_from_wire, child.below)))
             for child in reply.children
             if child.owns_zone
         ),
