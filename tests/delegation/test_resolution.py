@@ -19,6 +19,8 @@ from .zone_trees import APEXES, QUESTIONS, ZoneTree, cut_of, zone_trees
 
 NodesAnswers = Callable[[ZoneCut], ZoneAnswer | None]
 
+GONE = ZoneAnswer(kind=AnswerKind.NOT_AUTHORITATIVE, zone=cut_of("x"), ttl=1)
+
 
 def run(walk: Resolution, ask: NodesAnswers, most: int = 1_000) -> list[list[str]]:
     """Walk to the end; the apexes of each round."""
@@ -157,11 +159,10 @@ def test_a_referral_at_a_newer_epoch_is_followed() -> None:
     """The older one was of an owner that is no more."""
     walk = Resolution("#", "first:1")
     newer = attrs.evolve(cut_of("a/b", 2), grpc="new:1")
-    gone = ZoneAnswer(kind=AnswerKind.NOT_AUTHORITATIVE, zone=cut_of("a/b"), ttl=1)
     answers = {
         "somewhere": refers("", cut_of("a"), cut_of("a/b")),
         "a:1": refers("a", newer),
-        "a-b:1": gone,
+        "a-b:1": GONE,
         "new:1": attrs.evolve(refers("a/b"), is_local=True),
     }
 
@@ -171,19 +172,19 @@ def test_a_referral_at_a_newer_epoch_is_followed() -> None:
     assert not walk.is_complete
 
 
-def test_a_climb_passes_over_starts_that_do_not_serve() -> None:
+@pytest.mark.parametrize("stale, is_complete", [(GONE, True), (None, False)], ids=["gone", "away"])
+def test_a_climb_passes_over_starts_that_do_not_serve(
+    stale: ZoneAnswer | None, is_complete: bool
+) -> None:
     """The zone above knows better; one that is away may hide an owner."""
     tree = ZoneTree(frozenset({"", "a", "a/b"}))
-    gone = ZoneAnswer(kind=AnswerKind.NOT_AUTHORITATIVE, zone=cut_of("x"), ttl=1)
-    for stale, is_complete in ((gone, True), (None, False)):
-        walk = Resolution("a/c", "first:1")
-        answers = [tree.resolve(apex, "a/c") for apex in ("a/b", "a", "", "a")]
-        answers[1] = stale
-        left = iter(answers)
+    walk = Resolution("a/c", "first:1")
+    start, *others = (tree.resolve(apex, "a/c") for apex in ("a/b", "", "a"))
+    answers = iter([start, stale, *others])
 
-        assert [[""], ["a"], [""], ["a"]] == run(walk, lambda cut, left=left: next(left))
-        assert ["a"] == [cut.apex for cut in walk.owners]
-        assert walk.is_complete is is_complete
+    assert [[""], ["a"], [""], ["a"]] == run(walk, lambda cut: next(answers))
+    assert ["a"] == [cut.apex for cut in walk.owners]
+    assert walk.is_complete is is_complete
 
 
 def test_a_node_that_knows_no_zone_above_is_no_start() -> None:
