@@ -114,7 +114,7 @@ async def rows_below(channels: Channels, address: str) -> list[ZoneRow]:
     await accept(start_at(address), top)
     places = walk.places(attrs.evolve(cut_from_wire(top.zone), node=top.node))
     pending: Counter[str] = Counter()
-    for reply in filter(None, (reply_of(place.cut.node) for place in places)):
+    for reply in filter(None, map(reply_of, {place.cut.node for place in places})):
         pending.update({waiting.zone: waiting.filters for waiting in reply.pending})
     return [_row(place, pending, reply_of) for place in places]
 

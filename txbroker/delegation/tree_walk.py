@@ -121,9 +121,7 @@ class TreeWalk:
         if key in found:
             return
         answer = self.answers.get(cut.node)
-        served = (
-            answer if answer is not None and answer.serves and answer.own.apex == zone else None
-        )
+        served = answer if answer and answer.serves and answer.own.apex == zone else None
         found[key] = TreePlace(
             zone=zone,
             cut=attrs.evolve(cut, epoch=served.own.epoch) if served else cut,
