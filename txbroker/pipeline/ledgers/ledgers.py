@@ -112,7 +112,7 @@ def ledgers(root: str) -> Ledgers:
     return attrs.evolve(known, missing=(*missing, *known.missing))
 
 
-def ledgers_of(found: Iterable[SessionHolder], reached: Mapping[str, int] | None = None) -> Ledgers:
+def ledgers_of(found: Iterable[ZoneCut], reached: Mapping[str, int] | None = None) -> Ledgers:
     """Find the ledger rows of these nodes; a ledger in `reached` begins at the row given there."""
     spans: list[LedgerSpan] = []
     without: list[str] = []
@@ -272,8 +272,8 @@ def _cursors(channel: grpc.Channel) -> list[CursorsReply]:
 
 
 def _ask_all(
-    found: Iterable[SessionHolder], ask: Callable[[grpc.Channel], T]
-) -> Iterator[tuple[SessionHolder, T | grpc.RpcError]]:
+    found: Iterable[ZoneCut], ask: Callable[[grpc.Channel], T]
+) -> Iterator[tuple[ZoneCut, T | grpc.RpcError]]:
     """Ask all nodes at the same time; yield the error of a node that does not answer."""
 
     def one(holder: ZoneCut) -> tuple[ZoneCut, T | grpc.RpcError]:
