@@ -18,7 +18,7 @@ READERS = {
     "node/node_base.py": "how old a backup is",
     "pipeline/archives/commits.py": "a job's archive, in no node",
     "data/data_directory.py": "the time of records, and the note beside what was lived",
-    "telemetry.py": "the time of a log line",
+    "runtime/structured_log.py": "the time of a log line",
 }
 """Modules of txbroker, and what for."""
 

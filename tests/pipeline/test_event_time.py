@@ -138,7 +138,7 @@ def test_a_stream_by_what_payloads_say(
     given, out = tmp_path / "given", tmp_path / "out"
     monkeypatch.setattr(rollup_module, "source", lambda *_: parquet_stream(spark, given))
     topics = Published()
-    monkeypatch.setattr(rollup_module, "Topics", topics)
+    monkeypatch.setattr(rollup_module, "SinkTopics", topics)
     untimed: list[int] = []
 
     def report(event: str, fields: Any) -> None:

@@ -21,7 +21,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("number, kind", enumerate(KINDS))
+@pytest.mark.parametrize("number, kind", list(enumerate(KINDS)))
 def test_an_answer_of_a_kind_to_come_is_no_owners(number: int, kind: AnswerKind) -> None:
     """A newer node's word neither ends the command nor passes for an owner's."""
     reply = ResolveReply()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from txbroker.pipeline.ledgers.ledgers import SessionHolder, cursors, ledgers_of, read_span
+from txbroker.model.zone_cut import ZoneCut
+from txbroker.pipeline.ledgers.ledgers import cursors, ledgers_of, read_span
 
 from .nodes import NodeProcess
 
 
-def holder(node: NodeProcess) -> SessionHolder:
+def holder(node: NodeProcess) -> ZoneCut:
     """As readers know it."""
-    return SessionHolder(node=node.name, grpc=node.grpc)
+    return ZoneCut(apex="", epoch=0, node=node.name, grpc=node.grpc)
 
 
 def ledger_rows(*nodes: NodeProcess) -> list[dict[str, Any]]:

@@ -35,8 +35,8 @@ def is_armed(*args):
 
 PLACES = {
     "commit": (
-        "store.journals",
-        "Part",
+        "journal.store.journal_parts",
+        "JournalPart",
         "_stage",
         'any(getattr(p, "payload", b"") == b"boom" for p in args[0]._gathered)',
     ),
