@@ -34,7 +34,6 @@ from txbroker.model.log_position import JournalId
 from txbroker.runtime import hooks
 from txbroker.storage.committer import Durability
 from txbroker.storage.log import CorruptLog, SegmentLog
-from txbroker.storage.work_thread import one_by_one
 
 EVERY_CALL = bool(os.environ.get("EVERY_CALL"))
 pytestmark = [pytest.mark.timeout(0)] if EVERY_CALL else []
@@ -75,7 +74,6 @@ def folder() -> Iterator[Path]:
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """On a disk of which nothing is used, by a store that rotates and cleans early."""
     monkeypatch.setattr("txbroker.data.data_directory.WorkThread", InlineThread)
-    monkeypatch.setattr("txbroker.data.data_directory.side_by_side", one_by_one)
     monkeypatch.setattr("txbroker.data.data_directory.SEGMENT_BYTES", 64 * 1024)
     monkeypatch.setattr("txbroker.storage.tables.SLACK", 0)
     monkeypatch.setattr("txbroker.data.backups._in_thread", at_once)

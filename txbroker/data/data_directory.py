@@ -32,7 +32,7 @@ from txbroker.storage.lived_time import LivedTime
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
 from txbroker.storage.value_file import RETAINED, ValueFile
-from txbroker.storage.work_thread import WorkThread, side_by_side
+from txbroker.storage.work_thread import WorkThread
 
 log = get_logger()
 
@@ -72,7 +72,6 @@ class DataDirectory:
             sync_interval=sync_interval,
             mark_dirty=turn.mark_dirty,
             in_thread=self._thread.run,
-            together=side_by_side,
             timers=timers,
             end_turn=turn.end,
             on_full=on_full,

@@ -21,7 +21,7 @@ import asyncio
 import enum
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from txbroker.model.errors import StoreError
@@ -30,7 +30,6 @@ from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime import hooks
 from txbroker.storage.files import DiskFull
 from txbroker.storage.log import SegmentLog
-from txbroker.storage.work_thread import one_by_one
 
 RETRY = 0.2
 """Seconds between attempts to write to a full disk."""
@@ -109,13 +108,11 @@ class Committer:
         on_behind: Callable[[bool, str], None] = lambda *_: None,
         on_awaited: Callable[[bool], None] = lambda _: None,
         soon: Callable[[_Action], object] = lambda action: action(),
-        together: Callable[[Sequence[_Action]], None] = one_by_one,
     ) -> None:
         """
         Take the ports of the committer.
 
-        `soon` runs an action after the packets that have arrived by now are read. `together` does
-        several works in the thread, and returns when all have ended. The callbacks:
+        `soon` runs an action after the packets that have arrived by now are read. The callbacks:
 
         - `on_full`: the disk became full (True and the reason), or has room again;
         - `on_written`: the committer wrote something;
@@ -130,7 +127,6 @@ class Committer:
         self._sync_interval = sync_interval
         self._mark_dirty = mark_dirty
         self._in_thread = in_thread
-        self._together = together
         self._timers = timers
         self._end_turn = end_turn
         self._on_full = on_full
@@ -362,11 +358,13 @@ class Committer:
         self.flush()
         self._end_turn()
 
+    def _in_order(self, logs: Iterable[SegmentLog]) -> list[SegmentLog]:
+        """Return the logs in the order of their writes and syncs, the first log at the front."""
+        return sorted(logs, key=lambda log: log is not self._first)
+
     def _write(self, *, is_unread: bool = False, most: int = sys.maxsize) -> bool:
         """Write up to `most` staged bytes of each log. Return True if nothing stays staged."""
-        staged = list(self._staged)
-        if self._first in self._staged:
-            staged.sort(key=lambda log: log is not self._first)
+        staged = self._in_order(self._staged)
         try:
             for log in staged:
                 behind = log.staged + ENTRY * log.staged_entries
@@ -467,14 +465,13 @@ class Committer:
         """Begin a sync of all written entries, if any, unless a sync is running."""
         if self._running is not None or not self._unsynced or self._is_ended:
             return
-        logs, self._unsynced = list(self._unsynced), {}
+        logs, self._unsynced = self._in_order(self._unsynced), {}
         self._running, self._next = self._next, deque()
         self._behind_running, self._behind = self._behind, 0
 
         def work() -> None:
-            if self._first in logs:
-                self._first.sync()
-            self._together([log.sync for log in logs if log is not self._first])
+            for log in logs:
+                log.sync()
 
         self._in_thread(work, self._synced)
 

@@ -1,11 +1,11 @@
-"""SHELL: runs work that blocks on the disk in threads beside the loop."""
+"""SHELL: runs work that blocks on the disk in a thread beside the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Callable
+from queue import SimpleQueue
 
 from txbroker.runtime.structured_log import get_logger
 
@@ -13,50 +13,6 @@ _Work = Callable[[], None]
 _Done = Callable[[BaseException | None], None]
 
 _log = get_logger()
-
-LANES = 4
-"""Largest number of works that run side by side."""
-
-
-def one_by_one(works: Sequence[_Work]) -> None:
-    """Run each work in this thread."""
-    for work in works:
-        work()
-
-
-def side_by_side(works: Sequence[_Work]) -> None:
-    """
-    Run the works in several threads, and return when all have ended; raises the first error.
-
-    A file system commits the changes of several files at once. Two syncs side by side take as long
-    as one sync; in a row they take three to ten times as long.
-    """
-    todo: SimpleQueue[_Work] = SimpleQueue()
-    for work in works:
-        todo.put(work)
-    errors: list[BaseException] = []
-
-    def lane() -> None:
-        try:
-            while not errors:
-                todo.get_nowait()()
-        except Empty:
-            return
-        except BaseException as error:  # the caller raises it
-            errors.append(error)
-
-    # Daemons: a disk that never answers must not keep the process from ending.
-    helpers = [
-        threading.Thread(target=lane, name="sync", daemon=True)
-        for _ in range(min(len(works), LANES) - 1)
-    ]
-    for helper in helpers:
-        helper.start()
-    lane()
-    for helper in helpers:
-        helper.join()
-    if errors:
-        raise errors[0]
 
 
 class WorkThread:
