@@ -9,7 +9,7 @@ writes `docs/architecture.md`. The table is the truth: `test_architecture` reads
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -133,12 +133,20 @@ def tree(module: str) -> ast.Module:
 
 def imports(module: str) -> Iterator[str]:
     """Every module that this one imports, wherever in its text."""
-    known = set(modules())
-    for node in ast.walk(tree(module)):
+    return imported(tree(module), modules())
+
+
+def imported(text: ast.Module, known: Container[str]) -> Iterator[str]:
+    """
+    Every module that a text imports, below `if TYPE_CHECKING` and inside functions, too.
+
+    A name imported from a package is a module if it is `known`, else a part of the package.
+    """
+    for node in ast.walk(text):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: imports are absolute"
+            assert node.level == 0, f"imports are absolute: {ast.unparse(node)}"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in known else str(node.module)

@@ -7,12 +7,12 @@ An import counts wherever it stands: below `if TYPE_CHECKING`, and inside a func
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.architecture import ROOT, imported, imports, modules, path_of
 
 Arrows = Mapping[str, set[str]]
 """What each file, or folder, imports."""
@@ -21,35 +21,13 @@ ONE_FOLDER = {"txbroker/core/reference": "txbroker/core"}
 """The core in Python is made of what the core has for both of its kinds."""
 
 
-def modules() -> dict[str, str]:
-    """Our files by the names of their modules, generated ones left out."""
-    found = {}
-    for path in sorted(ROOT.joinpath("txbroker").rglob("*.py")):
-        file = path.relative_to(ROOT)
-        if file.parts[1] != "v1":
-            parts = file.with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[name] = file.as_posix()
-    return found
-
-
-def imported(source: str, known: Mapping[str, str]) -> Iterator[str]:
-    """The files of the known modules that a text imports."""
-    for node in ast.walk(ast.parse(source)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in known else str(node.module) for name in inner]
-        yield from (known[name] for name in names if name in known)
-
-
 def arrows() -> dict[str, set[str]]:
     """From each of our files to those that it imports."""
-    known = modules()
-    return {file: set(imported(ROOT.joinpath(file).read_text(), known)) for file in known.values()}
+    known = {module: path_of(module).relative_to(ROOT).as_posix() for module in modules()}
+    return {
+        file: {known[name] for name in imports(module) if name in known}
+        for module, file in known.items()
+    }
 
 
 def folder(file: str) -> str:
@@ -135,8 +113,9 @@ def test_no_two_files_import_each_other() -> None:
 def test_an_import_counts_wherever_it_stands(source: str, expected: list[str]) -> None:
     """Also where it never runs, or runs late."""
     known = {"txbroker.b": "b.py", "txbroker.c": "c.py"}
+    found = imported(ast.parse(source), known)
 
-    assert expected == list(imported(source, known))
+    assert expected == [known[name] for name in found if name in known]
 
 
 def test_a_circle_of_any_length_is_a_path() -> None:
