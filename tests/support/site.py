@@ -31,8 +31,6 @@ from txbroker.mqtt.wire.packets import Will
 CALL_TIMEOUT = 1.0
 BEAT = 0.05
 TICK = 0.5
-CHECK_EVERY = 20
-"""Turns of a node after which its rules are checked: after each one it took four times as long."""
 
 
 class Store:
@@ -294,7 +292,6 @@ class Node:
         self.settings = settings
         self.store = Store()
         self.life = 0
-        self.turns = 0
         self.is_up = False
         self.left_at: dict[str, float] = {}
         self.here_at_end: list[str] = []
@@ -355,9 +352,7 @@ class Node:
             if self.is_up and self.life == life:
                 action()
                 self.store.end_turn()
-                self.turns += 1
-                if self.turns % CHECK_EVERY == 0:
-                    self.directory.check()
+                self.directory.check()
 
         return run
 
