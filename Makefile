@@ -37,12 +37,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-bui
 $(STAMP): $(NEEDED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# Only files whose hashes were locked; what builds is among them, so nothing else is fetched.
-	if ! (for lock in $(LOCKS); do $(PIP) --require-hashes -r requirements/$$lock.txt || exit; done); then \
+	if (for lock in $(LOCKS); do $(PIP) --require-hashes -r requirements/$$lock.txt || exit; done); then \
+	    $(PIP) --no-deps -e .; \
+	else \
 	    test '$(LOCKED)' != only || exit; \
 	    echo 'requirements/: other files than the locked ones; the ranges of setup.cfg count (LOCKED=only refuses that)' >&2; \
 	    $(BIN)/python -m pip install --quiet -e '.[$(subst $(eval ) ,$(comma),$(LOCKS))]'; \
 	fi
-	$(PIP) --no-deps -e .
 	$(BIN)/python -m compileall -q txbroker
 	@# Twisted writes its list of plug-ins when it first looks: once here, not in six nodes at a time.
 	$(BIN)/python -c 'from twisted.plugin import IPlugin, getPlugins; list(getPlugins(IPlugin))'
