@@ -83,9 +83,10 @@ class Publisher:
 
     # from clients
 
-    def has_room_for(self, topic: str) -> bool:
-        """True if a publish that cannot be sent to the topic's owner now may wait in memory."""
-        return not (self._congestion.is_over and self.waits_for(topic))
+    @property
+    def is_full(self) -> bool:
+        """True if as many publishes wait in memory as may."""
+        return self._congestion.is_over
 
     def waits_for(self, topic: str) -> bool:
         """True if a publish waits in memory for the topic's owner."""

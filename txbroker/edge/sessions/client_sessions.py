@@ -473,9 +473,8 @@ class ClientSessions:
         # No connection is left whose reads could be paused. Clients that connect and vanish would
         # fill the memory.
         publisher = self._publisher
-        if self._wills_waiting >= WILLS and publisher.waits_for(topic):
-            return False
-        return publisher.has_room_for(topic)
+        is_full = publisher.is_full or self._wills_waiting >= WILLS
+        return not (is_full and publisher.waits_for(topic))
 
     def _on_will_sent(self, client_id: str, testament: DirectoryWill | None) -> None:
         self._wills_waiting -= 1
