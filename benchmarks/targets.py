@@ -38,7 +38,7 @@ class Target:
 
     @property
     def is_floor(self) -> bool:
-        """Whether the bounds are the least that is good; otherwise the most."""
+        """True if the bounds are the least that is good; otherwise the most."""
         return self.figure in HIGHER
 
     def reached(self, ratio: float) -> str:

@@ -143,7 +143,7 @@ class NodeProcess:
 
     def is_ready(self) -> bool:
         """
-        Whether all listeners are bound and, below the root, the zone is granted. NodeError if
+        True if all listeners are bound and, below the root, the zone is granted. NodeError if
         the process has ended instead.
         """
         status = self.status  # before the log is read: so the last words are in it

@@ -141,7 +141,7 @@ def _candidates(tree: Tree) -> list[str]:
 
 
 def _overlap(tree: Tree, one: str, other: str) -> bool:
-    """Whether some topic of the tree, or one for retained messages, matches both."""
+    """True if some topic of the tree, or one for retained messages, matches both."""
     kept = ["/".join(filter(None, (zone, "kept"))) for zone in tree.zones]
     spelled = [*tree.topics(), *kept]
     return any(matches(one, topic) and matches(other, topic) for topic in spelled)

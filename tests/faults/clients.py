@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has closed it, as far as has been read."""
+        """True if neither side has closed it, as far as has been read."""
         return not self._transport.is_closing()
 
     # from asyncio

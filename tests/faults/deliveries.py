@@ -57,7 +57,7 @@ class _Copy:
     is_over: bool = False
 
     def is_before(self, event: Delivered) -> bool:
-        """Whether the event may be the same delivery, sent again as the client reconnected."""
+        """True if the event may be the same delivery, sent again as the client reconnected."""
         return self.packet_id == event.packet_id and self.connection < event.connection
 
 
@@ -88,7 +88,7 @@ class _Session:
     is_merging: bool = False  # with one at another site; until the next calm
 
     def is_owed(self, topic: str) -> bool:
-        """Whether a QoS 1/2 message that is sent now must come."""
+        """True if a QoS 1/2 message that is sent now must come."""
         return any(
             each.is_firm and each.qos and matches(text, topic)
             for text, each in self.subscriptions.items()

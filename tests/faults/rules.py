@@ -29,7 +29,7 @@ class Report:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a topic without `$` matches a filter [MQTT 4.7]."""
+    """True if a topic without `$` matches a filter [MQTT 4.7]."""
     wanted, levels = topic_filter.split("/"), topic.split("/")
     for place, level in enumerate(wanted):
         if level == "#":

@@ -137,7 +137,7 @@ class World:
         }
 
     def knows(self, step: Step) -> bool:
-        """Whether the step is about nodes."""
+        """True if the step is about nodes."""
         return step.verb in self._verbs
 
     async def perform(self, step: Step) -> str:

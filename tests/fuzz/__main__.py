@@ -36,7 +36,7 @@ OPTIONS += ["-print_funcs=0", "-print_final_stats=1", f"-artifact_prefix={BUILD}
 
 
 def run(name: str, *arguments: str, log: Path | None = None, full_stacks: bool = False) -> bool:
-    """Whether a module of this package ends well in a process with the sanitized core."""
+    """True if a module of this package ends well in a process with the sanitized core."""
     command = [sys.executable, "-m", f"tests.fuzz.{name}", *arguments]
     keys = environment(full_stacks=full_stacks)
     if log is None:

@@ -31,5 +31,5 @@ library = ctypes.PyDLL(PATH)
 
 
 def has_leaks() -> bool:
-    """Whether there is memory that nobody knows any more; what it is was printed then."""
+    """True if there is memory that nobody knows any more; what it is was printed then."""
     return bool(library.fuzz_has_leaks())

@@ -73,7 +73,7 @@ class Watch:
 
 
 def is_something_left() -> bool:
-    """Whether objects or memory of the core are left, when nothing is in use; it is printed."""
+    """True if objects or memory of the core are left, when nothing is in use; it is printed."""
     left = objects_left()
     if left:
         print(f"left over: {len(left)} objects: {left[:3]}", file=sys.stderr)

@@ -73,7 +73,7 @@ class Bench:
         return token
 
     def redeem(self, token: bytes, edge: str = "e", incarnation: int = 1) -> bool:
-        """Whether a Hello with it is let in."""
+        """True if a Hello with it is let in."""
         try:
             head = HelloHead(token=token, edge=edge, incarnation=incarnation)
             self.links.show(Connection(), "host", head)

@@ -40,7 +40,7 @@ def sent(sender: Sender | None, end: Any, run: Run) -> bytes:
 
 
 def is_taken(router: Router, packet_reader: LinkReader, data: bytes, way: Any = None) -> bool:
-    """Whether the core takes what has come to that end, and nobody else has to."""
+    """True if the core takes what has come to that end, and nobody else has to."""
     ours, far = socket.socketpair()
     with ours, far, epoll() as watching:
         ours.setblocking(False)

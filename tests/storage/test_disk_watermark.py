@@ -42,7 +42,7 @@ class Disk:
         return self.free, TOTAL
 
     def is_short(self, free: int) -> bool:
-        """Whether it is at the next look, with so many bytes free."""
+        """True if it is at the next look, with so many bytes free."""
         self.free = free
         self.space.look()
         return self.space.is_short

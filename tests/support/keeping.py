@@ -79,7 +79,7 @@ class CommitRecorder:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody waits for anything, and nothing has to be written."""
+        """True if nobody waits for anything, and nothing has to be written."""
         is_changed = any(table.is_changed for table in self._tables)
         return not (self._hooks or self._waiting or self._written or is_changed)
 

@@ -252,7 +252,7 @@ class NodeProcess:
 
     def has_event(self, name: str, *, after: int | None = None, **fields: Any) -> bool:
         """
-        Whether the present run (or what came after the mark) has logged such an event so far.
+        True if the present run (or what came after the mark) has logged such an event so far.
         """
         with self._changed:
             start = self._run_start if after is None else after

@@ -166,7 +166,7 @@ class RawClient:
 
     def has_input(self, timeout: float) -> bool:
         """
-        Whether something has come, or the end of the connection, within `timeout` seconds.
+        True if something has come, or the end of the connection, within `timeout` seconds.
         """
         return bool(self._kept or self._buffer or select.select([self._socket], [], [], timeout)[0])
 

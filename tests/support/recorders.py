@@ -202,7 +202,7 @@ class SinkRecorder:
 
     @property
     def room(self) -> bool:
-        """Whether the output has room; a test may take it and give it back."""
+        """True if the output has room; a test may take it and give it back."""
         return not self._filling
 
     @room.setter

@@ -52,7 +52,7 @@ class TracedNode(NodeProcess):
         return ["strace", *options, "-o", str(self.trace), *super().command()]
 
     def is_traced(self) -> bool:
-        """Whether strace has written all; the node has ended before."""
+        """True if strace has written all; the node has ended before."""
         lines = self.trace.read_text().splitlines()
         return any(line.split(maxsplit=2)[:2] == [str(self.pid), "+++"] for line in lines)
 

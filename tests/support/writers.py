@@ -148,7 +148,7 @@ class Writer(_Client):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it has said as much as it may without an answer."""
+        """True if it has said as much as it may without an answer."""
         return len(self._open) + len(self._released) >= self._window
 
     def wait_acknowledged(self, count: int) -> None:

@@ -232,7 +232,7 @@ def test_pub_waits_for_the_owner(tmp_path: Path) -> None:
 
 
 def is_quick(node: NodeProcess) -> bool:
-    """Whether a client is accepted at once."""
+    """True if a client is accepted at once."""
     began = time.monotonic()
     with RawClient(node.mqtt) as client:
         client.connect("quick")
@@ -240,7 +240,7 @@ def is_quick(node: NodeProcess) -> bool:
 
 
 def connected(node: NodeProcess) -> bool:
-    """Whether the node has a client; `tree` may end with status 1, as a zone is away."""
+    """True if the node has a client; `tree` may end with status 1, as a zone is away."""
     return '"clients": 1' in run("tree", node.grpc, "--json").stdout
 
 

@@ -165,7 +165,7 @@ def test_a_nodes_own_zone_needs_no_link(site: Site) -> None:
 
 
 def has_joined(node: NodeProcess) -> bool:
-    """Whether the last that it said of its parent is that it is there."""
+    """True if the last that it said of its parent is that it is there."""
     said = [event["event"] for event in list(node.events)]
     return "join.granted" == [name for name in said if name.startswith("join.")][-1]
 

@@ -241,7 +241,7 @@ def test_readers_may_go_at_any_time(solo: NodeProcess) -> None:
 
 
 def has_room(history: History) -> bool:
-    """Whether all streams that there may be are free."""
+    """True if all streams that there may be are free."""
     streams = [
         history.stub.Records(journal_pb2.RecordsRequest(epoch=1, end=2))
         for _ in range(MOST_STREAMS)

@@ -167,7 +167,7 @@ def test_sessions(node: NodeProcess) -> None:
 
 
 def takes(node: NodeProcess, name: str) -> bool:
-    """Whether the node accepts a client."""
+    """True if the node accepts a client."""
     with RawClient(node.mqtt) as c:
         c.send(wire.connect(name, clean=True))
         return c.expect(CONNACK).body == b"\0\0"

@@ -246,7 +246,7 @@ def test_kill_harms_nobody_elsewhere(make: Make) -> None:
 
 
 def refused(address: Address, client_id: str) -> bool:
-    """Whether a connection is closed instead of served."""
+    """True if a connection is closed instead of served."""
     with RawClient(address) as client:
         try:
             client.send(wire.connect(client_id))

@@ -52,7 +52,7 @@ class Verdict:
     output: str
 
     def shows(self, mutant: Mutant) -> bool:
-        """Whether something was broken that this mutant breaks."""
+        """True if something was broken that this mutant breaks."""
         return self.status == 1 and not set(self.broken).isdisjoint(mutant.breaks)
 
 

@@ -233,7 +233,7 @@ def midway(
 
 
 def is_some(offsets: list[int]) -> bool:
-    """Whether it is the beginning of a part, without gaps."""
+    """True if it is the beginning of a part, without gaps."""
     return 0 < len(offsets) < 40 and list(range(1, len(offsets) + 1)) == offsets
 
 

@@ -42,7 +42,7 @@ def kill(*pids: int) -> None:
 
 
 def is_executor(process: Process) -> bool:
-    """Whether it runs Spark's tasks in a process of its own."""
+    """True if it runs Spark's tasks in a process of its own."""
     return "CoarseGrainedExecutorBackend" in process.command
 
 

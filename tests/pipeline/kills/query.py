@@ -93,7 +93,7 @@ class Query:
             time.sleep(0.001)
 
     def has_begun(self, batch: int) -> bool:
-        """Whether Spark has planned the batch: its tasks run, or are about to."""
+        """True if Spark has planned the batch: its tasks run, or are about to."""
         return (self._archive / "_checkpoint" / "offsets" / str(batch)).exists()
 
     # internal
