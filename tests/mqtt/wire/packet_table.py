@@ -161,8 +161,8 @@ ILLEGAL = [
     # CONNECT
     Illegal("connect, other protocol", _connect(2, b"\0\1c", b"\0\4HTTP\4"), "MQTT-3.1.2-1"),
     Illegal("connect, name in small letters", _connect(2, b"\0\1c", b"\0\4mqtt\4"), "MQTT-3.1.2-1"),
-    Illegal("connect, MQTT 5", _connect(2, b"\0\0\1c", b"\0\4MQTT\5"), "MQTT-3.1.2-2", 1),
-    Illegal("connect, ends after level 5", _row(0x10, b"\0\4MQTT\5"), "MQTT-3.1.2-2", 1),
+    Illegal("connect, MQTT 6", _connect(2, b"\0\0\1c", b"\0\4MQTT\6"), "MQTT-3.1.2-2", 1),
+    Illegal("connect, ends after level 6", _row(0x10, b"\0\4MQTT\6"), "MQTT-3.1.2-2", 1),
     Illegal("connect, MQTT 3", _connect(2, b"\0\1c", b"\0\4MQTT\3"), "MQTT-3.1.2-2", 1),
     Illegal("connect, MQIsdp 4", _connect(2, b"\0\1c", b"\0\6MQIsdp\4"), "MQTT-3.1.2-2", 1),
     Illegal("connect, bridge bit", _connect(2, b"\0\1c", b"\0\4MQTT\x84"), "MQTT-3.1.2-2", 1),

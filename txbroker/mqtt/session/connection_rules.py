@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txbroker.mqtt.wire.decoder import decode
+from txbroker.mqtt.wire.decoder import CONNECT, decode
 from txbroker.mqtt.wire.packets import (
     Connect,
     Disconnect,
@@ -25,11 +25,11 @@ from txbroker.mqtt.wire.packets import (
     Subscribe,
     Unsubscribe,
 )
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 
-CONNECT_BYTE = 0x10
-"""The first byte of a CONNECT, and thus of every client's connection."""
-
+_LEVEL_5: Final = b"\0\4MQTT\5"
+"""The first bytes of the body of a CONNECT of MQTT 5.0."""
 
 LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
     {
@@ -52,16 +52,19 @@ def judge(first_byte: int, body: bytes, *, is_first: bool) -> Packet:
     Decode the next packet; raises `ProtocolViolation`, with the `frame`, if the packet is illegal.
     """
     try:
+        if is_first and first_byte == CONNECT and body.startswith(_LEVEL_5):
+            raise _not_served()
         packet = decode(first_byte, body)
         if is_first:
             if not isinstance(packet, Connect):
                 name = type(packet).__name__.upper()
-                raise ProtocolViolation("MQTT-3.1.0-1", f"The first packet is CONNECT, not {name}.")
+                raise _error("MQTT-3.1.0-1", f"The first packet is CONNECT, not {name}.")
             if not packet.client_id and not packet.clean_session:
                 raise ProtocolViolation(
                     "MQTT-3.1.3-8",
                     "An empty client id needs a clean session.",
                     ConnackCode.IDENTIFIER_REJECTED,
+                    reason_code=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 )
         elif type(packet) not in LEGAL:
             raise _misplaced(packet)
@@ -78,8 +81,8 @@ def judge_beginning(first_byte: int) -> None:
     Another protocol's greeting seldom forms a whole packet. Without this check, its sender and this
     node would wait for each other.
     """
-    if first_byte != CONNECT_BYTE:
-        violation = ProtocolViolation(
+    if first_byte != CONNECT:
+        violation = _error(
             "MQTT-3.1.0-1",
             f"The first packet is CONNECT and begins with 10, not {first_byte:02x}.",
         )
@@ -87,8 +90,22 @@ def judge_beginning(first_byte: int) -> None:
         raise violation
 
 
+def _not_served() -> ProtocolViolation:
+    """Return the violation of a CONNECT of MQTT 5.0, whose packets no session takes so far."""
+    return ProtocolViolation(
+        "MQTT-3.1.2-2",
+        "Protocol level 5 of MQTT is not spoken here.",
+        ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION,
+        reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    )
+
+
 def _misplaced(packet: Packet) -> ProtocolViolation:
     if isinstance(packet, Connect):
-        return ProtocolViolation("MQTT-3.1.0-2", "A connection has one CONNECT.")
+        return _error("MQTT-3.1.0-2", "A connection has one CONNECT.")
     name = type(packet).__name__.upper()
-    return ProtocolViolation("MQTT-4.8.0-1", f"A client does not send {name}.")
+    return _error("MQTT-4.8.0-1", f"A client does not send {name}.")
+
+
+def _error(rule: str, reason: str) -> ProtocolViolation:
+    return ProtocolViolation(rule, reason, reason_code=ReasonCode.PROTOCOL_ERROR)

@@ -47,6 +47,7 @@ from txbroker.mqtt.wire.packets import (
     Subscribe,
     Unsubscribe,
 )
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 from txbroker.runtime.fair_shares import Newcomer
 from txbroker.runtime.sockets.accepted import has_left
@@ -356,7 +357,12 @@ class MqttProtocol(ConnectionLifetime):
         if len(client_id.encode()) > most:
             reason = f"A client id is longer than {most} bytes."
             code = ConnackCode.IDENTIFIER_REJECTED
-            raise ProtocolViolation("limits.client_id", reason, code)
+            raise ProtocolViolation(
+                "limits.client_id",
+                reason,
+                code,
+                reason_code=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            )
 
     def _accept(self, packet: Connect, session: Session, present: bool) -> None:
         """Answer CONNACK and attach the session, which is durable if it must be."""

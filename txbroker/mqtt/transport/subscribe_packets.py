@@ -13,12 +13,12 @@ from typing import Final
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.wire.decoder import (
-    FIRST_FILTER,
-    packet_id_of,
+    request_head,
     subscribed_filters,
     unsubscribed_filters,
 )
 from txbroker.mqtt.wire.encoder import encode, encode_suback
+from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.packets import Subscribe, Unsuback, Unsubscribe
 from txbroker.mqtt.wire.return_codes import SUBACK_FAILURE, ProtocolViolation
 from txbroker.runtime.structured_log import get_logger, tell_repeated
@@ -58,15 +58,15 @@ def take_large(
     )
     take = _take_subscribe if first_byte == SUBSCRIBE else _take_unsubscribe
     try:
-        packet_id = packet_id_of(body)
-        at = FIRST_FILTER
+        packet_id, _, start = request_head(body, PacketKind(first_byte >> 4))
+        at = start
         while at < len(body):
             _, at = filters_of(body, at, CHECKED)
             yield
     except ProtocolViolation as violation:
         violation.frame = first_byte, body
         raise
-    yield from take(service, session, packet_id, body, send)
+    yield from take(service, session, packet_id, body, start, send)
 
 
 def subscribe(service: MqttService, session: Session, packet: Subscribe, send: Send) -> None:
@@ -107,11 +107,10 @@ class _Pieces:
 
 
 def _take_subscribe(
-    service: MqttService, session: Session, packet_id: int, body: bytes, send: Send
+    service: MqttService, session: Session, packet_id: int, body: bytes, at: int, send: Send
 ) -> Iterator[None]:
     codes = bytearray()
     pieces = _Pieces(lambda: send(encode_suback(packet_id, codes)))
-    at = FIRST_FILTER
     while at < len(body):
         filters, at = subscribed_filters(body, at, PIECE)
         pieces.begin()
@@ -121,10 +120,9 @@ def _take_subscribe(
 
 
 def _take_unsubscribe(
-    service: MqttService, session: Session, packet_id: int, body: bytes, send: Send
+    service: MqttService, session: Session, packet_id: int, body: bytes, at: int, send: Send
 ) -> Iterator[None]:
     pieces = _Pieces(lambda: send(encode(Unsuback(packet_id))))
-    at = FIRST_FILTER
     while at < len(body):
         filters, at = unsubscribed_filters(body, at, PIECE)
         pieces.begin()

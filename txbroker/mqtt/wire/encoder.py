@@ -2,18 +2,21 @@
 The encoder: packets to bytes; `decoder` does the inverse.
 
 The encoder trusts its caller to send legal packets, and refuses only values that no packet can
-have. Sections are those of the OASIS text of MQTT 3.1.1.
+have. At level 5, reason codes and property lists are left out where the standard allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from struct import Struct
 from typing import Any, Final
 
 from txbroker.model.errors import CallerError
+from txbroker.mqtt.wire.fields import pack_sized, pack_text
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -29,6 +32,14 @@ from txbroker.mqtt.wire.packets import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+    Will,
+)
+from txbroker.mqtt.wire.properties import (
+    NO_PROPERTIES,
+    Properties,
+    encode_properties,
+    encode_property_list,
+    property_list,
 )
 
 MAX_REMAINING_LENGTH: Final = 268_435_455
@@ -43,8 +54,16 @@ pack_packet_id: Callable[[int], bytes] = _UINT16.pack
 """Encodes a packet identifier, or any length of two bytes."""
 
 
-def encode(packet: Packet) -> bytes:
-    """Encode a packet; raises `CallerError` if a field is too long."""
+def encode(packet: Packet, level: int = 4) -> bytes:
+    """
+    Encode a packet; raises `CallerError` if a field is too long.
+
+    A CONNECT tells its level itself.
+    """
+    if level == 5:
+        encoder = _LEVEL_5_ENCODERS.get(type(packet))
+        if encoder is not None:
+            return encoder(packet)
     return _ENCODERS[type(packet)](packet)
 
 
@@ -55,8 +74,16 @@ def encode_publish(
     retain: bool = False,
     dup: bool = False,
     packet_id: int | None = None,
+    properties: bytes | None = None,
 ) -> bytes:
-    """Encode one PUBLISH; the bytes of a QoS 0 one suit any number of clients."""
+    """
+    Encode one PUBLISH; the bytes of a QoS 0 one suit any number of clients of a level.
+
+    `properties` are the content of the list of level 5; None: the packet has no list, as at the
+    other levels.
+    """
+    if properties is not None:
+        payload = property_list(properties) + payload
     head = publish_head(topic, len(payload), qos, retain, dup)
     if packet_id is None:
         return head + payload
@@ -71,14 +98,14 @@ def publish_head(
 
     Above QoS 0, the packets for several clients differ only in the packet identifier, which comes
     next. So the head is shared, and each client gets `b"".join((head, pack_packet_id(packet_id),
-    payload))`.
+    payload))`. At level 5, a property list precedes the payload, and `payload_size` counts it, too.
     """
     raw = topic.encode()
     first_byte = 0x30 | dup << 3 | qos << 1 | retain
     length = 2 + len(raw) + payload_size + (2 if qos else 0)
     if length < 128:
         return _HEAD.pack(first_byte, length, len(raw)) + raw
-    return _header(first_byte, length) + _sized(raw)
+    return _header(first_byte, length) + pack_sized(raw)
 
 
 def _header(first_byte: int, length: int) -> bytes:
@@ -93,30 +120,30 @@ def _packet(first_byte: int, *parts: bytes) -> bytes:
     return _header(first_byte, len(body)) + body
 
 
-def _sized(raw: bytes) -> bytes:
-    if len(raw) > 0xFFFF:
-        raise CallerError("A text or binary field has at most 65,535 bytes.")
-    return _UINT16.pack(len(raw)) + raw
-
-
-def _text(text: str) -> bytes:
-    return _sized(text.encode())
-
-
 def _encode_connect(packet: Connect) -> bytes:
+    is_level_5 = packet.protocol_level == 5
     flags = packet.clean_session << 1
-    payload = _text(packet.client_id)
+    payload = pack_text(packet.client_id)
     if packet.will is not None:
         flags |= 0x04 | packet.will.qos << 3 | packet.will.retain << 5
-        payload += _text(packet.will.topic) + _sized(packet.will.payload)
+        if is_level_5:
+            payload += _will_properties(packet.will)
+        payload += pack_text(packet.will.topic) + pack_sized(packet.will.payload)
     if packet.username is not None:
         flags |= 0x80
-        payload += _text(packet.username)
+        payload += pack_text(packet.username)
     if packet.password is not None:
         flags |= 0x40
-        payload += _sized(packet.password)
+        payload += pack_sized(packet.password)
     head = _CONNECT.pack(packet.protocol_level, flags, packet.keep_alive)
-    return _packet(0x10, _text(packet.protocol_name), head, payload)
+    if is_level_5:
+        head += encode_property_list(packet.properties)
+    return _packet(0x10, pack_text(packet.protocol_name), head, payload)
+
+
+def _will_properties(will: Will) -> bytes:
+    delay = encode_properties(Properties(will_delay=will.delay)) if will.delay else b""
+    return property_list(delay + will.properties)
 
 
 def _encode_publish(packet: Publish) -> bytes:
@@ -126,7 +153,7 @@ def _encode_publish(packet: Publish) -> bytes:
 
 
 def _encode_subscribe(packet: Subscribe) -> bytes:
-    pairs = (_text(topic_filter) + bytes((qos,)) for topic_filter, qos in packet.filters)
+    pairs = (pack_text(topic_filter) + bytes((qos,)) for topic_filter, qos in packet.filters)
     return _packet(0x82, pack_packet_id(packet.packet_id), *pairs)
 
 
@@ -139,7 +166,7 @@ def encode_suback(packet_id: int, return_codes: Iterable[int]) -> bytes:
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
-    return _packet(0xA2, pack_packet_id(packet.packet_id), *map(_text, packet.filters))
+    return _packet(0xA2, pack_packet_id(packet.packet_id), *map(pack_text, packet.filters))
 
 
 _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
@@ -158,3 +185,89 @@ _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Pingresp: lambda _: b"\xd0\x00",
     Disconnect: lambda _: b"\xe0\x00",
 }
+
+
+# -- level 5
+
+
+def _encode_level_5_connack(packet: Connack) -> bytes:
+    head = bytes((packet.session_present, packet.return_code))
+    return _packet(0x20, head, encode_property_list(packet.properties))
+
+
+def _encode_level_5_publish(packet: Publish) -> bytes:
+    properties = packet.properties
+    if packet.topic_alias or packet.subscription_identifiers:
+        of_this_hop = Properties(
+            topic_alias=packet.topic_alias or None,
+            subscription_identifiers=packet.subscription_identifiers,
+        )
+        properties = encode_properties(of_this_hop) + properties
+    return encode_publish(
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        packet.dup,
+        packet.packet_id,
+        properties,
+    )
+
+
+def _encode_level_5_ack(first_byte: int, packet: Puback | Pubrec | Pubrel | Pubcomp) -> bytes:
+    if not packet.reason and packet.properties == NO_PROPERTIES:
+        return _ACK.pack(first_byte, 2, packet.packet_id)
+    packet_id = pack_packet_id(packet.packet_id)
+    return _packet(first_byte, packet_id, _reason(packet.reason, packet.properties))
+
+
+def _encode_level_5_subscribe(packet: Subscribe) -> bytes:
+    pairs = (pack_text(topic_filter) + bytes((byte,)) for topic_filter, byte in packet.filters)
+    properties = encode_property_list(packet.properties)
+    return _packet(0x82, pack_packet_id(packet.packet_id), properties, *pairs)
+
+
+def _encode_level_5_unsubscribe(packet: Unsubscribe) -> bytes:
+    properties = encode_property_list(packet.properties)
+    filters = map(pack_text, packet.filters)
+    return _packet(0xA2, pack_packet_id(packet.packet_id), properties, *filters)
+
+
+def _encode_answer(
+    first_byte: int, packet_id: int, properties: Properties, codes: Iterable[int]
+) -> bytes:
+    """Encode a SUBACK or UNSUBACK."""
+    listed = encode_property_list(properties)
+    return _packet(first_byte, pack_packet_id(packet_id), listed, bytes(codes))
+
+
+def _reason(reason: int, properties: Properties) -> bytes:
+    """Encode a reason code and a property list, as much of them as is needed."""
+    if properties != NO_PROPERTIES:
+        return bytes((reason,)) + encode_property_list(properties)
+    return bytes((reason,)) if reason else b""
+
+
+def _encode_reason(first_byte: int, packet: Disconnect | Auth) -> bytes:
+    return _packet(first_byte, _reason(packet.reason, packet.properties))
+
+
+_LEVEL_5_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
+    Connack: _encode_level_5_connack,
+    Publish: _encode_level_5_publish,
+    Puback: partial(_encode_level_5_ack, 0x40),
+    Pubrec: partial(_encode_level_5_ack, 0x50),
+    Pubrel: partial(_encode_level_5_ack, 0x62),
+    Pubcomp: partial(_encode_level_5_ack, 0x70),
+    Subscribe: _encode_level_5_subscribe,
+    Suback: lambda packet: _encode_answer(
+        0x90, packet.packet_id, packet.properties, packet.return_codes
+    ),
+    Unsubscribe: _encode_level_5_unsubscribe,
+    Unsuback: lambda packet: _encode_answer(
+        0xB0, packet.packet_id, packet.properties, packet.reasons
+    ),
+    Disconnect: partial(_encode_reason, 0xE0),
+    Auth: partial(_encode_reason, 0xF0),
+}
+"""The packets that differ at level 5, besides CONNECT."""

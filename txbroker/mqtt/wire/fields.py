@@ -1,15 +1,17 @@
 """
-The data types inside a packet's body (section 1.5), read in sequence.
+The data types inside a packet's body (section 1.5), read in sequence, and written.
 
-Only the decoder uses them. A missing, leftover or malformed byte is a `ProtocolViolation`; the
-clauses are those of the OASIS text of MQTT 3.1.1.
+A missing, leftover or malformed byte is a `ProtocolViolation`; the clauses are those of the OASIS
+text of MQTT 3.1.1 (`level5_clauses` has those of MQTT 5.0).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from txbroker.model.errors import CallerError
 from txbroker.model.topics import LEVELS, TopicError, validate_topic_filter, validate_topic_name
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 
@@ -45,6 +47,24 @@ class FieldReader:
         self._offset = at + 2
         return self._body[at] << 8 | self._body[at + 1]
 
+    def uint32(self) -> int:
+        return self.uint16() << 16 | self.uint16()
+
+    def varint(self) -> int:
+        """Read a variable byte integer; raises `ProtocolViolation` for a padded one."""
+        value = 0
+        for shift in (0, 7, 14, 21):
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 128:
+                if shift and not byte:
+                    # [MQTT-1.5.5-1]
+                    reason = "A variable byte integer has more bytes than it needs."
+                    raise ProtocolViolation("MQTT-1.5.5-1", reason)
+                return value
+        reason = "A variable byte integer has more than four bytes."
+        raise ProtocolViolation("section 1.5.5", reason)
+
     def packet_id(self) -> int:
         value = self.uint16()
         if not value:
@@ -53,7 +73,13 @@ class FieldReader:
 
     def binary(self) -> bytes:
         """Read bytes that follow their length."""
-        size = self.uint16()
+        return self._sized(self.uint16())
+
+    def property_list(self) -> bytes:
+        """Read a property list; return its content."""
+        return self._sized(self.varint())
+
+    def _sized(self, size: int) -> bytes:
         start = self._offset
         self._offset = stop = start + size
         if stop > len(self._body):
@@ -62,6 +88,9 @@ class FieldReader:
 
     def text(self) -> str:
         return text_of(self.binary())
+
+    def pair(self) -> tuple[str, str]:
+        return self.text(), self.text()  # [MQTT-1.5.7-1]
 
     def topic_name(self) -> str:
         return topic_name_of(self.binary())
@@ -78,6 +107,27 @@ class FieldReader:
         """Raise `ProtocolViolation` if bytes are left."""
         if self:
             raise trailing()
+
+
+def pack_sized(raw: bytes) -> bytes:
+    """Encode bytes behind their length; raises `CallerError` if they are too many."""
+    if len(raw) > 0xFFFF:
+        raise CallerError("A text or binary field has at most 65,535 bytes.")
+    return len(raw).to_bytes(2) + raw
+
+
+def pack_text(text: str) -> bytes:
+    return pack_sized(text.encode())
+
+
+def packet_id_of(body: bytes) -> int:
+    """Return the packet identifier at the beginning of a body."""
+    if len(body) < 2:
+        raise truncated()
+    packet_id = body[0] << 8 | body[1]
+    if not packet_id:
+        raise zero_packet_id()
+    return packet_id
 
 
 def text_of(raw: bytes) -> str:
@@ -98,11 +148,13 @@ def topic_name_of(raw: bytes) -> str:
     text = text_of(raw)
     if b"+" in raw or b"#" in raw:
         # [MQTT-3.3.2-2]
-        raise ProtocolViolation("MQTT-3.3.2-2", "A message's topic name contains a wildcard.")
+        reason = "A message's topic name contains a wildcard."
+        raise ProtocolViolation("MQTT-3.3.2-2", reason, reason_code=ReasonCode.TOPIC_NAME_INVALID)
     try:
         validate_topic_name(text)
     except TopicError as error:
-        raise ProtocolViolation(error.rule, str(error)) from None
+        code = ReasonCode.TOPIC_NAME_INVALID
+        raise ProtocolViolation(error.rule, str(error), reason_code=code) from None
     check_levels(text)
     return text
 
@@ -113,8 +165,9 @@ def topic_filter_of(raw: bytes) -> str:
     try:
         validate_topic_filter(text)
     except TopicError as error:
-        raise ProtocolViolation(error.rule, str(error)) from None
-    check_levels(text)
+        code = ReasonCode.TOPIC_FILTER_INVALID
+        raise ProtocolViolation(error.rule, str(error), reason_code=code) from None
+    check_levels(text, ReasonCode.TOPIC_FILTER_INVALID)
     return text
 
 
@@ -133,10 +186,11 @@ def limit_levels(most: int) -> None:
     recent_topic_name_of.cache_clear()
 
 
-def check_levels(text: str) -> None:
+def check_levels(text: str, reason_code: ReasonCode = ReasonCode.TOPIC_NAME_INVALID) -> None:
     """Raise `ProtocolViolation` for a topic or filter of more levels than `limits.levels`."""
     if len(text) >= _most_levels and text.count("/") >= _most_levels:
-        raise ProtocolViolation("limits.levels", f"A topic has more than {_most_levels} levels.")
+        reason = f"A topic has more than {_most_levels} levels."
+        raise ProtocolViolation("limits.levels", reason, reason_code=reason_code)
 
 
 # Clients publish to the same topics repeatedly; a cache hit takes a fifth of the time of decoding
@@ -157,4 +211,5 @@ def trailing() -> ProtocolViolation:
 
 def zero_packet_id() -> ProtocolViolation:
     # [MQTT-2.3.1-1]
-    return ProtocolViolation("MQTT-2.3.1-1", "A packet identifier is zero.")
+    reason = "A packet identifier is zero."
+    return ProtocolViolation("MQTT-2.3.1-1", reason, reason_code=ReasonCode.PROTOCOL_ERROR)

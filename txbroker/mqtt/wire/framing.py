@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 
@@ -100,7 +101,8 @@ class Framer:
                 stop = start + length
                 if stop - offset > self.max_packet:
                     reason = f"A packet is larger than {self.max_packet} bytes."
-                    raise ProtocolViolation("limits.packet", reason)
+                    code = ReasonCode.PACKET_TOO_LARGE
+                    raise ProtocolViolation("limits.packet", reason, reason_code=code)
                 if stop > end:
                     self._wanted = stop - offset
                     break
