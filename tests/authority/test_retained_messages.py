@@ -7,6 +7,7 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.property_lists import plain_properties
 from txbroker.authority.retained_messages import RetainedMessages, pack
 from txbroker.mqtt.wire.message import Message
 
@@ -28,6 +29,20 @@ def test_size_is_that_of_topics_and_payloads() -> None:
     assert (None, 5, 1) == (messages.size_of("ä"), messages.size, len(messages))
     messages.discard_within("b")
     assert (0, 0) == (messages.size, len(messages))
+
+
+@given(plain_properties, st.binary(max_size=200), st.integers(0, 2))
+def test_message_is_shown_with_its_properties(properties: bytes, payload: bytes, qos: int) -> None:
+    """Without any, its value is that of a version which knows of none."""
+    messages = RetainedMessages()
+    message = Message("a", payload, qos, True, properties=properties)
+    messages.put(b"a", pack(message))
+
+    shown = messages.get("a")
+    assert shown is not None
+    assert (payload, properties, qos) == (shown.payload, shown.properties, shown.qos)
+    if not properties:
+        assert bytes((qos,)) + payload == pack(message)
 
 
 def test_message_is_shared_while_it_is_shown() -> None:

@@ -48,11 +48,25 @@ needs_compiled = pytest.mark.skipif(COMPILED is None, reason="TXBROKER_PURE=1")
 
 
 def publish(
-    topic: bytes, payload: bytes = b"", qos: int = 0, packet_id: int = 1, flags: int = 0
+    topic: bytes,
+    payload: bytes = b"",
+    qos: int = 0,
+    packet_id: int = 1,
+    flags: int = 0,
+    properties: bytes | None = None,
 ) -> bytes:
-    """A PUBLISH; `flags` are more bits of its first byte."""
-    body = len(topic).to_bytes(2) + topic + (packet_id.to_bytes(2) if qos else b"") + payload
+    """
+    A PUBLISH; `flags` are more bits of its first byte. Unless `properties` are None it has a list.
+    """
+    listed = b"" if properties is None else encode_length(len(properties)) + properties
+    head = len(topic).to_bytes(2) + topic + (packet_id.to_bytes(2) if qos else b"")
+    body = head + listed + payload
     return bytes((0x30 | qos << 1 | flags,)) + encode_length(len(body)) + body
+
+
+def stored(packet: bytes) -> bytes:
+    """The stored form of a PUBLISH that has a list."""
+    return bytes((packet[0] | 0xC0,)) + packet[1:]
 
 
 def answer(first_byte: int, packet_id: int) -> bytes:
@@ -81,14 +95,16 @@ class Client:
         *,
         clean: bool = True,
         max_packet: int = 1024 * 1024,
+        level: int = 4,
     ) -> None:
         self.session = Session(name)
         self.router = router
         self.packet_writer = router.make_packet_writer()
         self.packet_writer.is_direct = True
+        self.packet_writer.level = level
         self.packet_reader = router.make_packet_reader(self.packet_writer, max_packet)
         self.flows = core.Flows()
-        self.packet_reader.open(self.session, name, self.flows, clean=clean)
+        self.packet_reader.open(self.session, name, self.flows, clean=clean, level=level)
         self.packet_reader.takes_qos12 = True
 
     def step(self, data: bytes) -> Any:
@@ -110,9 +126,9 @@ def a_client(core: Any, name: str = "client", **keys: Any) -> Client:
     return Client(core, core.Router(lambda: None), name, **keys)
 
 
-def a_run(core: Any, *packets: bytes) -> Any:
+def a_run(core: Any, *packets: bytes, level: int = 4) -> Any:
     """The run that these publishes make, all of QoS 0 or none."""
-    client = a_client(core)
+    client = a_client(core, level=level)
     assert client.step(b"".join(packets)) is None
     run = client.packet_reader.qos0 or client.packet_reader.qos12
     assert run is not None and run.count == len(packets)

@@ -5,13 +5,23 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.core.cores import answer, publish
+from tests.core.cores import answer, publish, stored
+from tests.support.property_lists import NO_LIST, NOT_PLAIN, user_property
 
 TOPICS = [b"a", b"a/b", b"b", b"a/b/c", "\u00e9/x".encode(), b"/", b"a/", b"bb"]
 ODD_TOPICS = [b"$SYS", b"a/+", b"#", b"", b"a\0", b"x" * 130, b"\xc3", b"\xed\xa0\x80", b"\xff/a"]
 FILTERS = ["a", "a/b", "#", "+", "+/b", "a/#", "\u00e9/+", "/", "a/+/c", "+/+", "nobody"]
 APEXES = ["", "a", "a/b", "b", "\u00e9", "a/b/c", "a/"]
 ODD_PACKETS = [b"\xc0\0", b"\xe0\0", b"\0\x02xy", b"\x40\x02\0\0", b"\x60\x02\0\x01", b"\x31\0"]
+
+PROPERTIES = [
+    b"",
+    user_property("a", "b"),
+    user_property("a") * 2 + b"\x01\x01",
+    b"\x02\x00\x00\x00\x07\x08\x00\x03r/t\x09\x00\x02\x00\xff\x03\x00\x01t",
+    user_property("long", "v" * 120),
+    user_property("longer", "w" * 17_000),
+]
 
 Step = tuple[Any, ...]
 
@@ -56,8 +66,17 @@ class Steps:
             size = self._random.choice([1, 900, 16_380, 70_000])
         flags = self._random.choice([1, 8, 9]) if self._chance(30) else 0
         qos = self._random.choice([0, 0, 0, 1, 2])
-        packet = publish(topic, self._random.randbytes(size), qos, self._id(), flags)
+        packet = publish(
+            topic, self._random.randbytes(size), qos, self._id(), flags, self._properties()
+        )
         return lengthened(packet) if self._chance(40) else packet
+
+    def _properties(self) -> bytes | None:
+        """Half of the packets have a list."""
+        if self._chance(2):
+            return None
+        odd = self._random.choice([*NOT_PLAIN.values(), *NO_LIST.values()])
+        return odd if self._chance(20) else self._random.choice(PROPERTIES)
 
     def _id(self) -> int:
         if self._chance(3):
@@ -110,7 +129,20 @@ class Steps:
         return "pieces", self._client(), pieces, self._chance(2)
 
     def _step_link(self) -> Step:
-        return "link", self._random.randrange(9), self._stream()
+        return "link", self._random.randrange(9), self._stored()
+
+    def _stored(self) -> bytes:
+        """As on a link: some packets are marked."""
+        packets = [self._packet() for _ in range(self._random.randrange(9))]
+        marked = [one[0] >> 4 == 3 and not self._chance(3) for one in packets]
+        return b"".join(
+            stored(one) if is_marked else one
+            for one, is_marked in zip(packets, marked, strict=True)
+        )
+
+    def _step_level(self) -> Step:
+        most = self._random.choice([0, 0, 0, 20, 200])
+        return "level", self._client(), self._random.choice([3, 4, 5, 5, 5]), most
 
     def _step_wait(self) -> Step:
         return "wait", self._client(), self._few(), self._random.randrange(4), self._room()
@@ -138,6 +170,10 @@ class Steps:
         if self._chance(3):
             return self._stream()
         topics = [self._random.choice(TOPICS) for _ in range(self._random.randrange(4))]
+        if self._chance(2):
+            properties = self._random.choice(PROPERTIES)
+            packets = [publish(topic, b"few", properties=properties) for topic in topics]
+            return b"".join(map(stored, packets) if self._chance(2) else packets)
         return b"".join(publish(topic, b"few") for topic in topics)
 
     def _room(self) -> int:
@@ -192,7 +228,8 @@ class Steps:
         how = self._random.choice(["give", "give_again", "give_first"])
         size = self._random.choice([0, 9, 300, 3000, 263_000])
         qos, offset = self._random.randrange(1, 3), self._random.randrange(99)
-        return "give", self._client(), how, qos, size, self._part(), offset
+        properties = self._random.choice(PROPERTIES)
+        return "give", self._client(), how, qos, size, self._part(), offset, properties
 
     def _step_acknowledge(self) -> Step:
         return "acknowledge", self._client(), [self._id() for _ in range(3)]

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from tests.core.cores import COMPILED, CORES, REFERENCE, both, needs_compiled
 from tests.core.test_columns import body_of, damaged
-from tests.journal.store.test_record_format import Source, flat, pieces_of, sources
+from tests.journal.store.test_record_format import (
+    Source,
+    flat,
+    pieces_of,
+    properties_of,
+    sources,
+)
 from txbroker.core.reference.stored import MOST
 from txbroker.journal.store.record_format import encode_records, to_batch
 from txbroker.model.errors import PeerError
@@ -41,8 +47,9 @@ def wholes(records: Any) -> list[tuple[Any, ...]]:
     assert [one[0] for one in found] == records.offsets()
     assert b"".join(one[-1] for one in found) == records.packets()
     heads = []
-    for place, (offset, topic, payload, qos, _, _, _, packet) in enumerate(found):
-        heads.append((place, offset, topic, qos, len(payload) + len(topic) + OVERHEAD))
+    for place, (offset, topic, payload, qos, _, _, _, properties, packet) in enumerate(found):
+        size = len(payload) + len(properties) + len(topic) + OVERHEAD
+        heads.append((place, offset, topic, qos, size))
         assert (place, place + 1) == tuple(records.place_above(o) for o in (offset - 1, offset))
         assert packet.endswith(payload)
     shared = [head for head in heads if not head[2].startswith("$")]
@@ -95,7 +102,10 @@ def test_records_come_back_as_they_were(
         first += gap
         all_of = flat(made, "n")
         given.append((first, encode_records(pieces_of(made), {}, "n"), len(all_of)))
-        expected += [(one[0] - 10 + first, *one[1:]) for one in all_of]
+        expected += [
+            (one[0] - 10 + first, *one[1:], listed)
+            for one, listed in zip(all_of, properties_of(made), strict=True)
+        ]
         first += len(all_of)
     wanted = [one for one in expected if after < one[0] <= through and one[3] >= least]
 
@@ -166,14 +176,14 @@ def test_records_are_found_by_filter(
 @both
 def test_packets_of_another_node_are_records(core: Any) -> None:
     """Nobody says who published them."""
-    messages = [Message("a", b"1", 1), Message("b", b"2", 2, True)]
+    messages = [Message("a", b"1", 1), Message("b", b"2", 2, True, properties=b"\x01\x01")]
     packets = b"".join(message.link_packet for message in messages)
     records = core.StoredRecords()
     records.add(*to_batch([100, 65_635], packets))
 
     assert [
-        (100, "a", b"1", 1, False, "", "", messages[0].link_packet),
-        (65_635, "b", b"2", 2, True, "", "", messages[1].link_packet),
+        (100, "a", b"1", 1, False, "", "", b"", messages[0].link_packet),
+        (65_635, "b", b"2", 2, True, "", "", b"\x01\x01", messages[1].link_packet),
     ] == wholes(records)
     with pytest.raises(OverflowError):
         to_batch([100, 65_636], packets)

@@ -46,6 +46,7 @@ class World:
     def __init__(self, core: Any, cache_limit: int) -> None:
         self.core = core
         self.calls = 0
+        self.levels = dict.fromkeys(NAMES, 4)
         self.router = core.Router(self._on_output, cache_limit=cache_limit)
         self.clients = [self._client(name) for name in NAMES]
         for client in self.clients[:2]:
@@ -63,10 +64,19 @@ class World:
 
     def _client(self, name: str) -> Client:
         """The last one has a lasting session."""
-        client = Client(self.core, self.router, name, clean=name != "z", max_packet=400_000)
+        level = self.levels[name]
+        client = Client(
+            self.core, self.router, name, clean=name != "z", max_packet=400_000, level=level
+        )
         client.session = SESSIONS[name]
-        client.packet_reader.open(client.session, name, client.flows, clean=name != "z")
+        self._open(client, client.flows)
         return client
+
+    def _open(self, client: Client, flows: Any) -> None:
+        name = client.session.name
+        client.packet_reader.open(
+            client.session, name, flows, clean=name != "z", level=self.levels[name]
+        )
 
     def _on_output(self) -> None:
         self.calls += 1
@@ -107,6 +117,7 @@ class World:
                 packet_writer.size,
                 packet_writer.has_room,
                 packet_writer.dropped,
+                packet_writer.too_large,
                 packet_writer.fills,
             ),
             (
@@ -139,7 +150,8 @@ class World:
             (run.clients, run.places, run.edge, run.session, run.serial, run.first),
             (run.offsets and list(run.offsets), [run.offset(n) for n in range(run.count)]),
             (run.ranges(), run.last, run.client_id),
-            [run.message(n).payload for n in range(run.count)],
+            [(run.message(n).payload, run.message(n).properties) for n in range(run.count)],
+            run.has_properties,
         )
 
     # -- bytes
@@ -168,7 +180,7 @@ class World:
                 (frame, packet_reader.pubacks, str(packet_reader.fault), packet_reader.wants_flows)
             )
             if packet_reader.wants_flows:
-                packet_reader.open(one.session, one.session.name, one.flows, clean=client != 2)
+                self._open(one, one.flows)
             if frame is None and not packet_reader.has_more:
                 return found
 
@@ -177,9 +189,16 @@ class World:
         flows = self.clients[client].flows
         one = self.clients[client] = self._client(NAMES[client])
         one.flows = flows
-        one.packet_reader.open(one.session, NAMES[client], None, clean=client != 2)
+        self._open(one, None)
         if client != 2:
             one.packet_writer.open_window(5, 10**6)
+
+    def do_level(self, client: int, level: int, max_packet: int) -> None:
+        """The client speaks this level, and accepts packets of this size, from here on."""
+        one = self.clients[client]
+        self.levels[NAMES[client]] = one.packet_writer.level = level
+        one.packet_writer.max_packet = max_packet
+        self._open(one, one.flows)
 
     def do_takes(self, client: int, takes: bool) -> None:
         self.clients[client].packet_reader.takes_qos12 = takes
@@ -402,12 +421,22 @@ class World:
 
     # -- packet writers
 
-    def do_give(self, client: int, how: str, qos: int, size: int, part: str, offset: int) -> Any:
+    def do_give(
+        self,
+        client: int,
+        how: str,
+        qos: int,
+        size: int,
+        part: str,
+        offset: int,
+        properties: bytes = b"",
+    ) -> Any:
         packet_writer = self.clients[client].packet_writer
         if how == "give_first":
-            packet_writer.give_first(b"t", bytes(size), qos, size, retain=bool(offset % 2))
+            retain = bool(offset % 2)
+            packet_writer.give_first(b"t", bytes(size), qos, size, properties, retain=retain)
             return packet_writer.drop_first(4, 3000)
-        return getattr(packet_writer, how)(b"t", bytes(size), qos, size, part, offset)
+        return getattr(packet_writer, how)(b"t", bytes(size), qos, size, part, offset, properties)
 
     def do_acknowledge(self, client: int, packet_ids: list[int]) -> None:
         self.clients[client].packet_writer.acknowledge(packet_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -157,6 +158,7 @@ def test_topics_and_filters_have_few_levels() -> None:
     [
         control_pb2.Snapshot(retained=[control_pb2.Retained(topic="/".join("z" * 201))]),
         control_pb2.Snapshot(retained=[control_pb2.Retained(topic="other")]),
+        control_pb2.Snapshot(retained=[control_pb2.Retained(topic="z/a", properties=b"\x23\0\1")]),
         control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["/".join("+" * 201)])]),
         control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["z/#/z"])]),
     ],
@@ -179,6 +181,16 @@ def test_a_session_that_moves_is_checked(text: str) -> None:
     with pytest.raises(PeerError):
         check_move(move.SerializeToString())
     check_move(b"")
+
+
+def test_properties_of_messages_that_move_are_checked() -> None:
+    """A client would end its connection for a topic alias that it never offered."""
+    for properties, is_fine in ((b"\x01\x01", True), (b"\x23\x00\x01", False)):
+        flow = state_pb2.StoredFlow(topic="a", properties=properties)
+        window = state_pb2.StoredWindow(flows=[flow]).SerializeToString()
+        move = state_pb2.SessionMove(window=window).SerializeToString()
+        with nullcontext() if is_fine else pytest.raises(PeerError, match="properties"):
+            check_move(move)
 
 
 def test_a_node_that_gives_its_zone_back_tells_of_its_own_streams() -> None:

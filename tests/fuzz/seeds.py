@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.core.cores import answer, publish
+from tests.core.cores import answer, publish, stored
 from tests.fuzz.steps import FILTERS, PIECES, STEPS, TOPICS
+from tests.support.property_lists import user_property
 
 NAMES = [name for name, _ in STEPS]
 
@@ -65,6 +66,13 @@ SUBSCRIBED = b"".join(
     )
 )
 RUN = step("publish", 0, literal(CONVERSATION), 0, 1)
+LISTED = (
+    publish(b"a/b", b"1", properties=b""),
+    publish(b"a/b", b"2", properties=user_property("n", "v") * 2 + b"\x01\1"),
+    publish(b"a/b", b"3", 1, 1, properties=b"\x02\0\0\0\7\x08\0\1r\x09\0\1\0"),
+    publish(b"a", b"4", 2, 2, properties=b"\x03\0\1t"),
+    publish(b"a", b"5", properties=b"\x23\0\1"),
+)
 STORED = (publish(b"a/b", b"1"), publish(b"a/b", b"", 1, 1, 1), publish(b"a", b"x" * 9, 2, 2))
 ANSWERED = step("acknowledge_all", 0) + step("acknowledge_all", 1) + step("outputs")
 
@@ -89,6 +97,25 @@ SEEDS = {
     + step("stored", 19, 72, literal(STORED[0]), 0, 0)
     + step("stored", 30, 72, literal(MALFORMED), 0, 0)
     + step("finish") * 2,
+    "level-5": b"\0"
+    + SUBSCRIBED
+    + step("level", 0, 0, 0)
+    + step("level", 1, 0, 0)
+    + step("publish", 0, literal(b"".join(LISTED)), 0, 1)
+    + ANSWERED
+    + step("level", 1, 1, 1)
+    + step("publish", 0, literal(b"".join(LISTED)), 0, 1)
+    + step("publish", 2, literal(CONVERSATION), 0, 1)
+    + ANSWERED
+    + step("wait", 0, literal(LISTED[0] * 3), 2, 0),
+    "stored-form": b"\0"
+    + SUBSCRIBED
+    + step("level", 1, 0, 0)
+    + step("link", 5, literal(b"".join(map(stored, LISTED)) + FEW))
+    + step("fan_out", 0, 0)
+    + step("stored", 1, 72, literal(stored(LISTED[1])), 0, 0)
+    + step("stored", 9, 72, literal(stored(publish(b"a", properties=b"\x23\0\1"))), 0, 0)
+    + ANSWERED,
     "malformed": b"\0" + step("read", 0, literal(publish(b"a") + MALFORMED)),
     "large": b"\0"
     + SUBSCRIBED

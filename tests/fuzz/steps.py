@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tests.core.cores import answer, publish
+from tests.core.cores import answer, publish, stored
+from tests.support.property_lists import NOT_PLAIN, user_property
 
 T = TypeVar("T")
 Step = tuple[Any, ...]
@@ -42,6 +43,16 @@ NO_TOPICS = [
 FILTERS = ["a", "a/b", "#", "+", "+/b", "a/#", "\u00e9/+", "/", "a/+/c", "+/+", "b", "$SYS/#"]
 FILTERS += ["x" * 130, "x" * 130 + "/#"]
 APEXES = ["", "a", "a/b", "b", "\u00e9", "a/b/c", "a/", "x" * 130]
+PROPERTIES = [
+    b"\x01\x01",
+    b"\x02\0\0\0\x07",
+    b"\x03\0\x04text",
+    b"\x08\0\x03r/t",
+    b"\x09\0\x02\0\xff",
+    user_property("name", "value"),
+    user_property("long", "v" * 130),
+]
+ODD_PROPERTIES = list(NOT_PLAIN.values())
 SIZES = [0, 1, 2, 8, 100, 118, 127, 128, 300, 2_100, 16_380, 70_000, 263_000]
 OFFSETS = [0, 5, 2**40]
 HEADS = [
@@ -100,9 +111,24 @@ def _packet(source: Source) -> bytes:
         packet_id = source.below(8) if qos else 0
         payload = bytes([kind]) * source.one_of(SIZES[: 13 if kind & 0x20 else 5])
         return publish(topic, payload, qos, packet_id, (0, 0, 0, 0, 0, 1, 8, 9)[kind >> 2 & 7])
-    if kind < 0xC0:
+    if kind < 0xA0:
         return answer((0x40, 0x50, 0x62, 0x70)[kind & 3], source.below(8))
+    if kind < 0xC0:
+        return _listed(source, kind)
     return source.some(kind & 0x3F)
+
+
+def _listed(source: Source, kind: int) -> bytes:
+    """A PUBLISH with a list, for a client or as on a link: properties, or bytes as they are."""
+    qos, properties = kind % 3, b""
+    packet_id = source.below(8) if qos else 0
+    for _ in range(source.below(4)):
+        chosen = source.byte()
+        odd = source.some(chosen & 7) if chosen & 8 else ODD_PROPERTIES[chosen & 15]
+        properties += odd if chosen < 0x40 else PROPERTIES[chosen % len(PROPERTIES)]
+    topic, payload = source.one_of(TOPICS), bytes([kind]) * source.one_of(SIZES[:5])
+    packet = publish(topic, payload, qos, packet_id, properties=properties)
+    return stored(packet) if kind & 8 else packet
 
 
 def stream(source: Source) -> bytes:
@@ -260,6 +286,14 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
         ),
     ),
     ("finish", ()),
+    (
+        "level",
+        (
+            _client,
+            lambda source: source.one_of((5, 4, 3)),
+            lambda source: source.one_of((0, 20, 200)),
+        ),
+    ),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
 

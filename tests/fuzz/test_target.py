@@ -44,8 +44,8 @@ def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plain_publish = packet_reader.plain_publish
 
-    def taken(first_byte: int, body: bytes, at: int) -> Any:
-        return plain_publish(first_byte, body.replace(b"+", b"-"), at)
+    def taken(first_byte: int, body: bytes, at: int, **form: Any) -> Any:
+        return plain_publish(first_byte, body.replace(b"+", b"-"), at, **form)
 
     monkeypatch.setattr(packet_reader, "plain_publish", taken)
     with pytest.raises(target.Disagreement, match="step 8 returned"):

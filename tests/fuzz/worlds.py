@@ -93,7 +93,8 @@ class World(worlds.World):
             return
         try:
             run = self.core.Run(data, [Entry(*one) for one in places], clients=("m",))
-            assert all(one in data for one in (run.raw[:1], run.message(0).payload))
+            message = run.message(0)
+            assert all(one in data for one in (run.raw[1:2], message.payload, message.properties))
         except ValueError:
             return
         self.router.split(run)

@@ -1,4 +1,4 @@
-"""Link frames on the wire: types 0 and 3, and nothing else."""
+"""Link frames on the wire: types 0, 3 and 15, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.property_lists import user_property
 from txbroker.link.frames import LINK_VERSION, FrameReader, LinkError, encode_frame, packets_of
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.message import Message
@@ -42,6 +43,21 @@ def test_message_is_read_with_the_publishers_flags() -> None:
     ]
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_properties_come_with_a_message(qos: int) -> None:
+    """As they were; without any, the packet is that of a node which knows of none."""
+    properties = user_property("name", "value") * 2 + b"\x01\x01"
+    messages = [
+        Message("a", b"1", qos, True, properties=properties),
+        Message("a", b"2", qos, True),
+    ]
+
+    (packet, plain) = packets_of(messages)
+    assert (0xF1 | qos << 1, 0x31 | qos << 1) == (packet[0], plain[0])
+    found = list(FrameReader(LIMIT).read(bytes(packet) + bytes(plain)))
+    assert [(b"1", properties), (b"2", b"")] == [(one.payload, one.properties) for one in found]
+
+
 def test_dup_is_ignored() -> None:
     """Even where it is illegal between a client and a server."""
     data = bytearray(Message("a", b"1", 0).link_packet)
@@ -55,6 +71,9 @@ def test_dup_is_ignored() -> None:
     [
         encode(Pingreq()),
         b"\xf0\x00",
+        b"\xf1\x03\x00\x01a",  # no property list
+        b"\xf1\x07\x00\x01a\x03\x23\x00\x01",  # a topic alias
+        b"\xf1\x08\x00\x01a\x06\x23\x00\x01",  # more properties than bytes
         b"\x01\x00",  # type 0 has no flags
         b"\x00\x02\xff\xff",  # not a protobuf message
         b"\x30\x01\x00",  # a PUBLISH that ends in its topic

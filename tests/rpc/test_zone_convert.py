@@ -8,9 +8,16 @@ import grpc
 import pytest
 
 from txbroker.delegation.resolution import AnswerKind
+from txbroker.delegation.zone_snapshot import ZoneSnapshot
 from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 from txbroker.rpc.channels import why
-from txbroker.rpc.zone_convert import answer_from_wire, node_from_wire
+from txbroker.rpc.zone_convert import (
+    answer_from_wire,
+    node_from_wire,
+    snapshot_from_wire,
+    snapshot_to_wire,
+)
 from txbroker.v1.control_pb2 import ResolveReply, StatusReply
 
 KINDS = [
@@ -44,6 +51,19 @@ def test_a_node_is_known_by_the_address_that_was_asked() -> None:
     assert ["a/b", "a/b/c"] == [cut.apex for cut in node.below]
     assert ["edge"] == [cut.node for cut in node.edges]
     assert node.owns_zone and not node.serves
+
+
+def test_a_zones_state_has_its_retained_messages_as_they_are() -> None:
+    """Properties and QoS; where there are none, none."""
+    retained = (
+        Message("a", b"1", 2, True, properties=b"\x01\x01"),
+        Message("b", b"2", 0, True),
+    )
+    told = snapshot_from_wire(snapshot_to_wire(ZoneSnapshot(retained=retained)))
+
+    assert [("a", b"1", 2, b"\x01\x01"), ("b", b"2", 0, b"")] == [
+        (one.topic, one.payload, one.qos, one.properties) for one in told.retained
+    ]
 
 
 class Failed(grpc.RpcError):

@@ -7,16 +7,33 @@ from collections.abc import Sequence
 import attrs
 
 from txbroker.core import Run
-from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.encoder import publish_head
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
+from txbroker.mqtt.wire.property_list import LISTED, property_list
 
 
 def messages_in(item: Publish | Run) -> list[Message]:
     """What a reader of links gave, one by one."""
     if isinstance(item, Publish):
-        return [Message(item.topic, item.payload, item.qos, item.retain)]
+        return [
+            Message(item.topic, item.payload, item.qos, item.retain, properties=item.properties)
+        ]
     return [item.message(index) for index in range(item.count)]
+
+
+def _stored(one: Message, number: int) -> bytes:
+    """In the stored form, with this packet id."""
+    listed = property_list(one.properties) if one.properties else b""
+    head = publish_head(
+        one.topic,
+        len(listed) + len(one.payload),
+        one.qos,
+        dup=one.qos > 0 and number % 3 == 0,
+    )
+    packet_id = number.to_bytes(2) if one.qos else b""
+    first_byte = head[0] | LISTED if listed else head[0]
+    return b"".join((bytes((first_byte,)), head[1:], packet_id, listed, one.payload))
 
 
 @attrs.frozen(kw_only=True)
@@ -35,17 +52,7 @@ class PlainRun:
 def run_of(messages: Sequence[Message], edge: str = "") -> PlainRun:
     """The messages as clients send them: with packet ids that grow, some of them DUP."""
     clients = tuple(dict.fromkeys(one.client_id for one in messages))
-    packets = [
-        encode_publish(
-            one.topic,
-            one.payload,
-            one.qos,
-            False,
-            one.qos > 0 and number % 3 == 0,
-            number if one.qos else None,
-        )
-        for number, one in enumerate(messages, 1)
-    ]
+    packets = [_stored(one, number) for number, one in enumerate(messages, 1)]
     return PlainRun(
         count=len(messages),
         size=sum(one.size for one in messages),

@@ -1,9 +1,9 @@
 """
 The retained messages of a zone, up to a million.
 
-Each is stored as its topic's name and one value of QoS and payload, which the store shares; a long
-value stays in the store's value file. A `Message` is made per request, and concurrent requests
-share it.
+Each is stored as its topic's name and one value of QoS, properties and payload, which the store
+shares; a long value stays in the store's value file. A `Message` is made per request, and
+concurrent requests share it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,27 @@ from txbroker.core.retained_tree import RetainedTree
 from txbroker.model.stored_value import StoredValue, in_memory
 from txbroker.model.topics import matches
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.property_list import property_list, read_list
+
+_LISTED = 0x80
+"""Bit of the QoS byte of a stored value whose payload follows a property list."""
 
 
 def pack(message: Message) -> bytes:
-    """Return the stored value of a message: its QoS and payload."""
-    return bytes((message.qos,)) + message.payload
+    """Return the stored value of a message: its QoS, its property list if any, and its payload."""
+    if not message.properties:
+        return bytes((message.qos,)) + message.payload
+    listed = property_list(message.properties)
+    return b"".join((bytes((message.qos | _LISTED,)), listed, message.payload))
+
+
+def unpack(topic: str, packed: bytes) -> Message:
+    """Return the retained message of a stored value."""
+    properties, payload = b"", 1
+    if packed[0] & _LISTED:
+        properties, payload = read_list(packed, payload, len(packed))
+    qos = packed[0] & ~_LISTED
+    return Message(topic, packed[payload:], qos, True, properties=properties)
 
 
 class RetainedMessages:
@@ -116,9 +132,7 @@ class RetainedMessages:
     def _show(self, name: bytes, packed: StoredValue) -> Message:
         message = self._shown.get(name)
         if message is None:
-            data = bytes(packed)
-            message = Message(name.decode(), data[1:], data[0], True)
-            self._shown[name] = message
+            message = self._shown[name] = unpack(name.decode(), bytes(packed))
         return message
 
 

@@ -30,6 +30,7 @@ from txbroker.model.topics import (
 )
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.fields import check_levels
+from txbroker.mqtt.wire.property_list import are_plain
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 MOST_TEXT = 65_535
@@ -141,6 +142,7 @@ def check_snapshot(apex: str, snapshot: ZoneSnapshot) -> None:
     """Check a part of a zone's state during a handover; raises `PeerError`."""
     check_topics(apex, (message.topic for message in snapshot.retained))
     check_topics(apex, snapshot.cleared)
+    check_properties(message.properties for message in snapshot.retained)
     check_below(apex, snapshot.delegations)
     for interest in snapshot.interests:
         check_name(interest.edge)
@@ -302,6 +304,12 @@ def check_topics(apex: str, topics: Iterable[str]) -> None:
         _check_name(topic, validate_topic_name)
         if not is_within(topic, apex):
             raise PeerError(f"topic {_short(topic)} is not of zone {_short(apex)}")
+
+
+def check_properties(properties: Iterable[bytes]) -> None:
+    """Refuse properties that no client may get; raises `PeerError`."""
+    if not all(map(are_plain, properties)):
+        raise PeerError("properties that no message has")
 
 
 def check_records(apex: str, stored: StoredRecords) -> None:

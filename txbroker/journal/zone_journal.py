@@ -64,8 +64,10 @@ class Records:
         return self.stored.size + self._made_size
 
     def _make(self, place: int) -> Record:
-        offset, topic, payload, qos, retain, client, node, packet = self.stored.record(place)
-        message = Message(topic, payload, qos, retain, client, None, node, packet)
+        offset, topic, payload, qos, retain, client, node, properties, packet = self.stored.record(
+            place
+        )
+        message = Message(topic, payload, qos, retain, client, None, node, packet, properties)
         record = self._made[place] = Record(offset, message)
         self._made_size += MADE_BYTES + 2 * len(packet)
         return record

@@ -157,7 +157,9 @@ class DeliveryReceiver:
 
     def on_message(self, packet: Publish) -> None:
         """Process the next message of the batch; raises `LinkError`."""
-        message = Message(packet.topic, packet.payload, packet.qos, packet.retain)
+        message = Message(
+            packet.topic, packet.payload, packet.qos, packet.retain, properties=packet.properties
+        )
         if self._kind == link_pb2.Batch.RETAINED:
             self._check_topic(packet.topic)
             self.in_turn(partial(self._on_retained, message))

@@ -1,5 +1,6 @@
 """
-Link frames on the wire: MQTT framing, type 0 for control, type 3 for messages (protocol rule 24).
+Link frames on the wire: MQTT framing, type 0 for control, types 3 and 15 for messages in their
+stored form (protocol rule 24).
 
 A link accepts no other type. A broken rule raises `LinkError`: the link is closed and counted, and
 the node continues.
@@ -19,6 +20,7 @@ from txbroker.mqtt.wire.decoder import decode
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
+from txbroker.mqtt.wire.property_list import cut_list, is_stored_publish
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -29,7 +31,6 @@ LARGEST = 268_435_460
 """Bytes of the largest packet that MQTT's framing can express."""
 
 _CONTROL = 0x00
-_PUBLISH = 0x30
 
 
 class Write(Protocol):
@@ -90,7 +91,7 @@ class FrameReader:
             if packet_reader.fault is not None:
                 raise packet_reader.fault
             first_byte = packet_reader.first_byte or _CONTROL
-            if first_byte != _CONTROL and first_byte & 0xF0 != _PUBLISH:
+            if first_byte != _CONTROL and not is_stored_publish(first_byte):
                 raise _foreign(first_byte)  # most likely another protocol, whose rest never comes
         except (ProtocolViolation, DecodeError) as error:
             raise LinkError(f"not a link frame: {error}") from error
@@ -104,17 +105,19 @@ class FrameReader:
             if frame.HasField("batch"):
                 self.packet_reader.expected = frame.batch.count
             return frame
-        if first_byte & 0xF0 == _PUBLISH:
+        if is_stored_publish(first_byte):
+            first_byte, body, properties = cut_list(first_byte, body)
             packet = decode(first_byte & ~0x08, body)  # DUP has no meaning on a link
             assert isinstance(packet, Publish)
+            packet.properties = properties
             return packet
         raise _foreign(first_byte)
 
 
 def _foreign(first_byte: int) -> LinkError:
-    return LinkError(f"a link takes packet types 0 and 3, not {first_byte >> 4}")
+    return LinkError(f"a link takes packet types 0, 3 and 15, not {first_byte >> 4}")
 
 
 def packets_of(items: Iterable[Message | Run]) -> list[Octets]:
-    """Return the raw PUBLISH packets of messages; the packets of a run are one piece."""
+    """Return the stored PUBLISH packets of messages; the packets of a run are one piece."""
     return [item.raw if isinstance(item, Run) else item.link_packet for item in items]

@@ -150,6 +150,7 @@ class PublishReceiver:
             self._clients[publisher],
             self._wills.get(self._place - 1),
             stream.mark[0],
+            properties=packet.properties,
         )
         self.received += message.size
         self._take(stream, message)

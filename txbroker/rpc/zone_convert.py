@@ -24,7 +24,8 @@ Needs = dict[str, dict[JournalId, int]]
 def snapshot_to_wire(part: ZoneSnapshot) -> control_pb2.Snapshot:
     """Convert a part of a zone's state to its wire message."""
     retained = [
-        control_pb2.Retained(topic=m.topic, payload=m.payload, qos=m.qos) for m in part.retained
+        control_pb2.Retained(topic=m.topic, payload=m.payload, qos=m.qos, properties=m.properties)
+        for m in part.retained
     ]
     retained += [control_pb2.Retained(topic=topic, cleared=True) for topic in part.cleared]
     return control_pb2.Snapshot(
@@ -44,7 +45,9 @@ def snapshot_from_wire(part: control_pb2.Snapshot) -> ZoneSnapshot:
     """Convert a wire message to a part of a zone's state."""
     return ZoneSnapshot(
         retained=tuple(
-            Message(r.topic, r.payload, min(r.qos, 2), True) for r in part.retained if not r.cleared
+            Message(r.topic, r.payload, min(r.qos, 2), True, properties=r.properties)
+            for r in part.retained
+            if not r.cleared
         ),
         cleared=tuple(r.topic for r in part.retained if r.cleared),
         interests=tuple(

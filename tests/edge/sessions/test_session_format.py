@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.edge_bench import EdgeBench
-from txbroker.edge.sessions.session_format import decode_window, encode_window
+from txbroker.edge.sessions.session_format import (
+    decode_window,
+    encode_numbered,
+    encode_window,
+)
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
@@ -60,3 +64,18 @@ def test_run_is_one_flow() -> None:
 
     assert 1 == len(state_pb2.StoredWindow.FromString(value).flows)
     assert len(value) < 200
+
+
+def test_messages_that_no_journal_has_keep_their_properties() -> None:
+    """In a session that moves to another node, and by number in a table."""
+    properties = b"\x02\x00\x00\x00\x07\x26\x00\x01n\x00\x01v"
+    message = Message("t", b"p", 1, properties=properties)
+    session = session_with({7: OutboundMessage(message, 1, False)})
+
+    moved = decode_window(encode_window(session, whole=True), session_with({}), lambda _: None)
+    ((_, entry),) = moved.flows
+    assert entry.message is not None
+    assert (b"p", properties) == (entry.message.payload, entry.message.properties)
+
+    stored = state_pb2.StoredFlow.FromString(encode_numbered(entry))
+    assert (b"p", properties) == (stored.payload, stored.properties)

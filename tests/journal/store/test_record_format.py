@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.property_lists import plain_properties
 from tests.support.runs import PlainRun, run_of
 from txbroker.journal.store.record_format import (
     MOST_RECORDS,
@@ -36,11 +37,19 @@ messages = st.builds(
     st.booleans(),
     texts,
     edge=names,
+    properties=plain_properties,
 )
 
 
 def in_run(*qos: int) -> st.SearchStrategy[list[Message]]:
-    one = st.builds(Message, topics, st.binary(max_size=300), st.sampled_from(qos), client_id=texts)
+    one = st.builds(
+        Message,
+        topics,
+        st.binary(max_size=300),
+        st.sampled_from(qos),
+        client_id=texts,
+        properties=plain_properties,
+    )
     return st.lists(one, min_size=1, max_size=10)
 
 
@@ -63,6 +72,12 @@ def flat(made: Sequence[Source], node: str) -> list[Plain]:
         (10 + at, one.topic, one.payload, one.qos, one.retain, one.client_id, edge or node)
         for at, (one, edge) in enumerate(found)
     ]
+
+
+def properties_of(made: Sequence[Source]) -> list[bytes]:
+    """Those of each message in `flat`."""
+    messages = [one for each in made for one in ([each] if isinstance(each, Message) else each[0])]
+    return [one.properties for one in messages]
 
 
 def plain(record: Record) -> Plain:
@@ -103,6 +118,8 @@ def test_a_batch_is_what_was_put_into_it(
     assert (tuple(marks.items()), has_retained) == read_marks(body)
     found = decode_records(batch, skip, limit)
     assert wanted[skip : skip + limit] == [plain(record) for record in found]
+    listed = properties_of(made)[skip : skip + limit]
+    assert listed == [record.message.properties for record in found]
 
 
 @given(made=sources)

@@ -100,7 +100,7 @@ inline uint64_t zeros_in(uint64_t word) { return (word - ONES) & ~word & HIGHS; 
 
 // Whether bytes are UTF-8 as Python decodes it: no surrogates, nothing longer than it has to be,
 // nothing above U+10FFFF.
-inline bool is_utf8(const Byte* at, size_t size) {
+[[gnu::noinline]] inline bool is_utf8(const Byte* at, size_t size) {
     const Byte* const end = at + size;
     while (at < end) {
         Byte first = *at++;
@@ -132,24 +132,32 @@ inline uint64_t wrong_in(uint64_t word) {
     return zeros_in(word) | zeros_in(word ^ ONES * '+') | zeros_in(word ^ ONES * '#');
 }
 
-// Whether bytes are a valid topic name (`topics.validate_topic_name`): UTF-8 without NUL, + and #.
-inline bool is_topic_name(const Byte* at, size_t size) {
+// Whether bytes are UTF-8 without those that `WRONG` finds in a word.
+template <uint64_t WRONG(uint64_t)> inline bool is_utf8_without(const Byte* at, size_t size) {
     uint64_t high, wrong;
     if (size < 8) {
         Byte few[8] = {1, 1, 1, 1, 1, 1, 1, 1};
         std::memcpy(few, at, size);
         high = word_at(few);
-        wrong = wrong_in(high);
+        wrong = WRONG(high);
     } else {
         high = word_at(at + size - 8);
-        wrong = wrong_in(high);
+        wrong = WRONG(high);
         for (size_t done = 0; done + 8 < size; done += 8) {
             high |= word_at(at + done);
-            wrong |= wrong_in(word_at(at + done));
+            wrong |= WRONG(word_at(at + done));
         }
     }
-    return size && !wrong && (!(high & HIGHS) || is_utf8(at, size));
+    return !wrong && (!(high & HIGHS) || is_utf8(at, size));
 }
+
+// Whether bytes are a valid topic name (`topics.validate_topic_name`): UTF-8 without NUL, + and #.
+inline bool is_topic_name(const Byte* at, size_t size) {
+    return size && is_utf8_without<wrong_in>(at, size);
+}
+
+// Whether bytes are a text of a packet: UTF-8 without NUL [MQTT-1.5.4-2].
+inline bool is_text(const Byte* at, size_t size) { return is_utf8_without<zeros_in>(at, size); }
 
 // Where the level that begins here ends: at the next slash, or at the end.
 inline const Byte* level_end(const Byte* at, const Byte* end) {

@@ -89,6 +89,17 @@ cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
         void prune(uint32_t node, Kind kind)
         uint32_t find(const Byte* topic, size_t size, Kind kind)
 
+cdef extern from "native/property_list.hpp" namespace "txbroker" nogil:
+    const Byte LISTED
+    const Byte LISTED_LEVEL
+    Byte unlisted(Byte first)
+    cbool is_stored_publish(Byte first)
+
+    enum Form "txbroker::Form":
+        LEVEL_4 "txbroker::Form::LEVEL_4"
+        LEVEL_5 "txbroker::Form::LEVEL_5"
+        STORED "txbroker::Form::STORED"
+
 cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     const Byte DUP
     const Byte PUBLISH
@@ -118,6 +129,8 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         uint32_t plan
         uint16_t packet_id
         uint8_t qos
+        cbool has_list()
+        size_t properties()
 
     cppclass Publish:
         uint16_t packet_id
@@ -129,15 +142,25 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         vector[Entry] entries
         string copied
         cbool is_copied
+        cbool is_marked
+        cbool may_be_listed
         const NativeBailiwick* bailiwick
         void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
+        void unmark(const char* data, char* copy)
 
     cbool plain_publish(
-        Byte first, const Byte* packet, const Frame& frame, Publish& one, Gathered& gathered
+        Byte first, const Byte* packet, const Frame& frame, Publish& one, Gathered& gathered,
+        Form form,
     )
     size_t take_plain(
-        Gathered& gathered, const Byte* data, size_t at, size_t size, size_t max_packet, size_t most
+        Gathered& gathered, const Byte* data, size_t at, size_t size, size_t max_packet,
+        size_t most, Form form,
     ) except +
+
+    cppclass Reencoded:
+        vector[size_t] starts
+        size_t measure(const vector[Entry]& entries, cbool has_lists) except +
+        void put(char* at, const vector[Entry]& entries, const char* data)
 
 cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
     cppclass Sets:
@@ -172,10 +195,14 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         size_t topic_size
         const char* payload
         size_t payload_size
+        const char* properties
+        size_t properties_size
         uint8_t qos
         cbool is_retained
+        cbool has_list
         uint32_t size
         PyObject* owner
+        size_t packet_size()
         size_t head_size()
         size_t put_head(char* start)
 
@@ -226,6 +253,7 @@ cdef extern from "native/stored.hpp" namespace "txbroker":
         size_t start
         size_t topic
         size_t topic_end
+        size_t properties
         size_t payload
         size_t end
         Byte first

@@ -20,6 +20,7 @@ cdef class Input:
     cdef size_t tail_size
     cdef size_t wanted
     cdef public size_t max_packet
+    cdef Form form  # of publishes that come
     cdef cbool is_fed  # something may be left to look at
     cdef size_t peeked  # where the run that was peeked at ends
     cdef public double heard_at
@@ -30,6 +31,7 @@ cdef class Input:
     def __cinit__(self, *args, **kwargs):
         self.data = b""
         self.portion = FIRST_READ
+        self.form = LEVEL_4
 
     def __dealloc__(self):
         Py_XDECREF(self.tail)
@@ -156,7 +158,7 @@ cdef class Input:
     cdef int gather(self, bytes data, size_t at, Gathered& plain, size_t most) except -1:
         """Gather the plain publishes of QoS 0 there, at most so many."""
         cdef size_t size = PyBytes_GET_SIZE(data)
-        self.peeked = take_plain(plain, bytes_of(data), at, size, self.max_packet, most)
+        self.peeked = take_plain(plain, bytes_of(data), at, size, self.max_packet, most, self.form)
         return 0
 
     cdef Cut look(self, bytes data, size_t at, Frame& frame) noexcept:
@@ -213,7 +215,9 @@ cdef class Input:
     cdef bint take_plain(self, Gathered& gathered, size_t most) except -1:
         """Take what is plain at QoS 0, up to anything else; whether that was any."""
         cdef size_t size = PyBytes_GET_SIZE(self.data), start = self.at
-        self.at = take_plain(gathered, self.bytes_at(0), start, size, self.max_packet, most)
+        self.at = take_plain(
+            gathered, self.bytes_at(0), start, size, self.max_packet, most, self.form
+        )
         return self.at > start
 
     cdef const Byte* bytes_at(self, size_t place) noexcept:
@@ -269,13 +273,14 @@ cdef class PacketReader(Input):
         """Packet ids of PUBACKs that are for others."""
         return [] if self.pubacks_ is None else self.pubacks_
 
-    def open(self, session, str client_id not None, Flows flows, *, bint clean):
+    def open(self, session, str client_id not None, Flows flows, *, bint clean, int level=4):
         """As in the reference."""
         self.session = session
         self.client_id = client_id
         self.clients = None
         self.flows = flows
         self.is_clean = clean
+        self.form = LEVEL_5 if level >= LISTED_LEVEL else LEVEL_4
 
     def close(self):
         """Nothing more is gathered."""
@@ -405,7 +410,7 @@ cdef class PacketReader(Input):
     ) except -1:
         cdef const Byte* packet = self.bytes_at(self.at)
         cdef Publish one
-        if not plain_publish(packet[0], packet, frame, one, gathered):
+        if not plain_publish(packet[0], packet, frame, one, gathered, self.form):
             return False
         if one.qos:
             self.wants_flows = self.flows is None
@@ -472,6 +477,7 @@ cdef class LinkReader(Input):
 
     def __init__(self, size_t max_frame):
         self.max_packet = max_frame
+        self.form = STORED
         self.wanted = 2
         self.bailiwick = Bailiwick()
         self.known = {}
@@ -556,7 +562,7 @@ cdef class LinkReader(Input):
         cdef Byte first_byte
         cdef const Byte* packet
         cdef bytes data
-        cdef bint is_plain
+        cdef bint is_plain, is_publish
         cdef Run run
         self.is_fed = False
         if not self.begin():
@@ -577,13 +583,15 @@ cdef class LinkReader(Input):
         while self.cut(frame):
             packet = self.bytes_at(self.at)
             first_byte = packet[0]
-            is_plain = False
-            if first_byte >> 4 == 3:
+            is_plain, is_publish = False, is_stored_publish(first_byte)
+            if is_publish:
                 first_byte &= ~DUP
-                is_plain = self.expected and plain_publish(first_byte, packet, frame, one, plain)
+                is_plain = self.expected and plain_publish(
+                    first_byte, packet, frame, one, plain, self.form
+                )
             if plain.entries.empty():
                 if not is_plain:
-                    if first_byte >> 4 == 3 and self.expected:
+                    if is_publish and self.expected:
                         self.expected -= 1
                     found = self.take_frame(frame, first_byte)
                     self.header = b"" if first_byte else found[1]
@@ -591,7 +599,7 @@ cdef class LinkReader(Input):
             elif not is_plain or (one.qos > 0) != (plain.entries[0].qos > 0):
                 break
             self.expected -= 1
-            plain.add(one, first_byte, self.bytes_at(0), self.at)
+            plain.add(one, unlisted(first_byte), self.bytes_at(0), self.at)
             self.at += frame.stop
             if plain.entries.size() == MOST_IN_RUN:
                 break

@@ -21,6 +21,8 @@ cdef class PacketWriter:
     cdef uint64_t memory
     cdef public uint64_t dropped
     cdef readonly uint64_t written
+    cdef public uint32_t max_packet
+    cdef public uint32_t too_large
     cdef uint32_t inflight
     cdef public int descriptor
     cdef public cbool is_behind
@@ -30,9 +32,11 @@ cdef class PacketWriter:
     cdef public cbool is_full
     cdef public cbool is_told
     cdef readonly cbool has_window
+    cdef public uint8_t level
 
     def __cinit__(self, Router router not None):
         self.router = router
+        self.level = 4
         self.descriptor = -1
 
     def __dealloc__(self):
@@ -114,19 +118,30 @@ cdef class PacketWriter:
 
     cdef int put_qos0(self, Run run, size_t index, size_t stop) except -1:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
-        cdef const Entry* one = &run.entries_[index]
-        cdef size_t size = run.entries_[stop - 1].end - one.start
-        if not self.is_shut and self.output.size() + size <= self.most():
+        cdef Stretch some = run.stretch(index, stop, self.has_lists())
+        cdef bint are_small = not self.max_packet or some.size <= self.max_packet
+        if are_small and not self.is_shut and self.output.size() + some.size <= self.most():
             self.note()
-            self.output.share(<PyObject*>run.data, run.bytes_at(one.start), size)
+            self.output.share(some.owner, some.at, some.size)
             return self.note_output()
         for index in range(index, stop):
-            one = &run.entries_[index]
-            if self.may_go():
+            some = run.stretch(index, index + 1, self.has_lists())
+            if self.is_accepted(some.size) and self.may_go():
                 self.note()
-                self.output.share(<PyObject*>run.data, run.bytes_at(one.start), one.end - one.start)
+                self.output.share(some.owner, some.at, some.size)
                 self.note_output()
         return 0
+
+    cdef bint has_lists(self) noexcept:
+        """Whether its packets have property lists."""
+        return self.level >= LISTED_LEVEL
+
+    cdef bint is_accepted(self, size_t size) noexcept:
+        """Whether the client takes a packet of this size; it is counted where not."""
+        if not self.max_packet or size <= self.max_packet:
+            return True
+        self.too_large += 1
+        return False
 
     cdef bint may_go(self) except -1:
         """Whether a packet that may be dropped is to be sent; it is counted where not."""
@@ -138,7 +153,7 @@ cdef class PacketWriter:
 
     def send_qos0(self, bytes packet not None):
         """Send a packet that may be dropped; False: it was, and counted."""
-        is_sent = self.may_go()
+        is_sent = self.is_accepted(PyBytes_GET_SIZE(packet)) and self.may_go()
         if is_sent:
             self.put(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
         self.router.tell()
@@ -278,6 +293,8 @@ cdef class PacketWriter:
         """`give`, with the number of the part."""
         cdef Window* window = self.own_window()
         cdef uint64_t fills
+        if not self.is_accepted(content.packet_size()):
+            return True
         if not window.waiting() and window.can_launch(self.output, self.mark()):
             self.note()
             fills = window.fills
@@ -299,27 +316,50 @@ cdef class PacketWriter:
 
     def give(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
-        int64_t offset,
+        int64_t offset, bytes properties not None=b"",
     ):
         """A live QoS 1/2 message: in flight, or in the queue; False: there is no room."""
         cdef uint32_t number = self.router.part_number(part)
-        is_given = self.put_qos12(content_of(topic, payload, qos, False, size), number, offset)
+        cdef Content content = self.content_of(topic, payload, properties, qos, False, size)
+        is_given = self.put_qos12(content, number, offset)
         self.router.tell()
         return is_given
 
     def give_again(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
-        int64_t offset,
+        int64_t offset, bytes properties not None=b"",
     ):
         """One that was read from a journal; it leaves with `pump`. False: there is no room."""
         cdef uint32_t number = self.router.part_number(part)
-        return self.wait(content_of(topic, payload, qos, False, size), number, offset)
+        cdef Content content = self.content_of(topic, payload, properties, qos, False, size)
+        return not self.is_accepted(content.packet_size()) or self.wait(content, number, offset)
 
     def give_first(
-        self, bytes topic not None, bytes payload not None, int qos, uint32_t size, *, bint retain
+        self, bytes topic not None, bytes payload not None, int qos, uint32_t size,
+        bytes properties not None=b"", *, bint retain,
     ):
         """One that cannot be read again; it goes before the queue, with `pump`."""
-        self.own_window().first.push(content_of(topic, payload, qos, retain, size), NONE, 0)
+        cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
+        if self.is_accepted(content.packet_size()):
+            self.own_window().first.push(content, NONE, 0)
+
+    cdef Content content_of(
+        self, bytes topic, bytes payload, bytes properties, int qos, bint retain, uint32_t size
+    ) except *:
+        """Of a message at QoS 1 or 2; raises `ValueError` for what no packet can hold."""
+        cdef Content content
+        cdef size_t length = len(payload) + len(properties)
+        if qos not in (1, 2) or len(topic) > 65_535 or length > 268_000_000:
+            raise ValueError("no such message")
+        content.topic, content.topic_size = PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)
+        content.payload = PyBytes_AS_STRING(payload)
+        content.payload_size = PyBytes_GET_SIZE(payload)
+        content.properties = PyBytes_AS_STRING(properties)
+        content.properties_size = PyBytes_GET_SIZE(properties)
+        content.has_list = self.has_lists()
+        content.qos, content.is_retained, content.size = qos, retain, size
+        content.owner = <PyObject*>payload
+        return content
 
     def drop_first(self, uint32_t messages, uint64_t size):
         """Drop the oldest of those that cannot be read again, beyond these limits; how many."""
@@ -402,18 +442,6 @@ cdef class PacketWriter:
         """Bytes of memory that it has beside its own, for measurements."""
         held = self.output.held()
         return held + self.window.held() + sizeof(Window) if self.window != NULL else held
-
-
-cdef Content content_of(bytes topic, bytes payload, int qos, bint retain, uint32_t size) except *:
-    """Of a message at QoS 1 or 2; raises `ValueError` for what no packet can hold."""
-    cdef Content content
-    if qos not in (1, 2) or len(topic) > 65_535 or len(payload) > 268_000_000:
-        raise ValueError("no such message")
-    content.topic, content.topic_size = PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)
-    content.payload, content.payload_size = PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload)
-    content.qos, content.is_retained, content.size = qos, retain, size
-    content.owner = <PyObject*>payload
-    return content
 
 
 cdef enum:

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bailiwick.hpp"
-#include "bytes.hpp"
+#include "property_list.hpp"
 
 namespace txbroker {
 
@@ -88,6 +88,11 @@ struct Entry {
     uint32_t start, topic, topic_end, payload, end, plan;
     uint16_t packet_id;
     uint8_t qos;
+
+    // As in `reference.packets.Entry`.
+    size_t list_start() const { return topic_end + (qos ? 2 : 0); }
+    bool has_list() const { return payload > list_start(); }
+    size_t properties() const { return payload - properties_size(payload - list_start()); }
 };
 
 // `limits.levels`, of the process.
@@ -106,11 +111,15 @@ class Gathered {
 
     const Byte* last_ = nullptr;  // the topic of the last one, where it was found
     size_t last_size_ = 0;
+    const Byte* last_list_ = nullptr;  // likewise, the properties of the last one that has any
+    size_t last_list_size_ = 0;
 
 public:
     std::vector<Entry> entries;
     std::string copied;
     bool is_copied = false;
+    bool is_marked = false;  // some lie there in the stored form
+    bool may_be_listed = false;  // else none has a property list
     const Bailiwick* bailiwick = nullptr;  // without, any topic will do
 
     Gathered() {
@@ -128,8 +137,11 @@ public:
     }
 
     // Whether that is a topic that the core takes here, as that of the last one is.
-    bool is_topic(const Byte* topic, size_t size) {
-        if (size == last_size_ && are_same(topic, last_, size)) return true;
+    [[gnu::always_inline]] bool is_topic(const Byte* topic, size_t size) {
+        return (size == last_size_ && are_same(topic, last_, size)) || is_new_topic(topic, size);
+    }
+
+    [[gnu::noinline]] bool is_new_topic(const Byte* topic, size_t size) {
         if (*topic == '$' || !is_topic_name(topic, size)) return false;
         if (!has_few_levels(topic, size)) return false;
         if (bailiwick && !bailiwick->has(topic, size)) return false;
@@ -138,10 +150,22 @@ public:
         return true;
     }
 
+    // Whether these are plain properties, as those of the last one are.
+    bool is_list(const Byte* properties, size_t size) {
+        may_be_listed = true;
+        if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
+        if (!are_plain(properties, size)) return false;
+        last_list_ = properties;
+        last_list_size_ = size;
+        return true;
+    }
+
     // One more, which lies at `at` of these bytes; its first byte is to be this one.
     void add(const Publish& one, Byte first, const Byte* data, size_t at) {
         size_t remaining = one.end - one.body, start = at, by = at;
-        if (is_copied || first != data[at] || one.body != 1 + length_size(remaining)) {
+        bool is_kept = first == unlisted(data[at]) && one.body == 1 + length_size(remaining);
+        if (!is_copied && is_kept) is_marked |= first != data[at];
+        if (is_copied || !is_kept) {
             if (!is_copied) copy_all(data);
             char head[5];
             head[0] = static_cast<char>(first);
@@ -157,8 +181,27 @@ public:
     // One more that lies there, and is as it is to be.
     void push(size_t start, size_t topic, size_t topic_end, size_t payload, size_t end,
               uint16_t packet_id = 0, uint8_t qos = 0) {
-        entries.push_back({uint32_t(start), uint32_t(topic), uint32_t(topic_end), uint32_t(payload),
-                           uint32_t(end), NONE, packet_id, qos});
+        // In its place: copied there from the stack, it would wait for what was just written.
+        Entry& one = entries.emplace_back();
+        one.start = uint32_t(start);
+        one.topic = uint32_t(topic);
+        one.topic_end = uint32_t(topic_end);
+        one.payload = uint32_t(payload);
+        one.end = uint32_t(end);
+        one.plan = NONE;
+        one.packet_id = packet_id;
+        one.qos = qos;
+    }
+
+    // Copy all, which follow one another in this data, in the wire form. They lie there from then on.
+    void unmark(const char* data, char* copy) {
+        const uint32_t begin = entries.front().start;
+        std::memcpy(copy, data + begin, entries.back().end - begin);
+        for (Entry& one : entries) {
+            for (uint32_t* at : {&one.start, &one.topic, &one.topic_end, &one.payload, &one.end})
+                *at -= begin;
+            copy[one.start] = static_cast<char>(unlisted(copy[one.start]));
+        }
     }
 
 private:
@@ -166,7 +209,8 @@ private:
         for (Entry& one : entries) {
             uint32_t start = one.start;
             uint32_t by = static_cast<uint32_t>(copied.size()) - start;
-            copied.append(reinterpret_cast<const char*>(data) + start, one.end - start);
+            copied.push_back(static_cast<char>(unlisted(data[start])));
+            copied.append(reinterpret_cast<const char*>(data) + start + 1, one.end - start - 1);
             for (uint32_t* at : {&one.start, &one.topic, &one.topic_end, &one.payload, &one.end})
                 *at += by;
         }
@@ -179,10 +223,10 @@ inline void keep(std::vector<Entry>& kept, const std::vector<Entry>& entries) {
     kept.assign(entries.begin(), entries.end());
 }
 
-// Whether a PUBLISH is one that the core takes, and what there is in it
+// Whether a PUBLISH of this form is one that the core takes, and what there is in it
 // (`reference.packets.plain_publish`). It would come next in what was gathered.
 inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Publish& one,
-                          Gathered& gathered) {
+                          Gathered& gathered, Form form) {
     const Byte* body = packet + frame.body;
     size_t size = frame.stop - frame.body;
     uint8_t qos = first >> 1 & 3;
@@ -191,17 +235,22 @@ inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Pu
     if (!topic || payload > size) return false;
     uint16_t packet_id = qos ? body[payload - 2] << 8 | body[payload - 1] : 0;
     if (qos && !packet_id) return false;
+    if (has_list(form, first)) {
+        size_t properties;
+        if (!cut_list(body, size, payload, properties)) return false;
+        if (!gathered.is_list(body + properties, payload - properties)) return false;
+    }
     if (!gathered.is_topic(body + 2, topic)) return false;
     one = {frame.body, frame.body + 2 + topic, frame.body + payload, frame.stop, packet_id, qos};
     return true;
 }
 
-// Take plain publishes of QoS 0, to so many in all, as long as one follows another in these bytes;
-// where the first packet is that was not taken. Rare forms are left to others: packets of 16 KiB or
-// more, lengths that take more bytes than they have to.
+template <Form FORM>
 inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t size,
                          size_t max_packet, size_t most) {
-    while (gathered.entries.size() < most && size - at > 4 && data[at] == PUBLISH) {
+    while (gathered.entries.size() < most && size - at > 4) {
+        const Byte first = FORM == Form::STORED ? unlisted(data[at]) : data[at];
+        if (first != PUBLISH) break;
         size_t body = at + 2, remaining = data[at + 1];
         if (remaining > 127) {
             if (data[body] > 127 || !data[body]) break;
@@ -211,10 +260,77 @@ inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t
         if (end > size || end - at > max_packet || remaining < 2) break;
         size_t topic_size = data[body] << 8 | data[body + 1], payload = topic + topic_size;
         if (!topic_size || payload > end || !gathered.is_topic(data + topic, topic_size)) break;
-        gathered.push(at, topic, payload, payload, end);
+        size_t topic_end = payload;
+        if (has_list(FORM, data[at])) {
+            size_t properties;
+            if (!cut_list(data, end, payload, properties)) break;
+            if (!gathered.is_list(data + properties, payload - properties)) break;
+            if (FORM == Form::STORED) gathered.is_marked = true;
+        }
+        gathered.push(at, topic, topic_end, payload, end);
         at = end;
     }
     return at;
 }
+
+// Take plain publishes of QoS 0, to so many in all, as long as one follows another in these bytes;
+// where the first packet is that was not taken. Rare ones are left to others: packets of 16 KiB or
+// more, lengths that take more bytes than they have to.
+inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t size,
+                         size_t max_packet, size_t most, Form form) {
+    switch (form) {
+    case Form::LEVEL_4: return take_plain<Form::LEVEL_4>(gathered, data, at, size, max_packet, most);
+    case Form::LEVEL_5: return take_plain<Form::LEVEL_5>(gathered, data, at, size, max_packet, most);
+    default: return take_plain<Form::STORED>(gathered, data, at, size, max_packet, most);
+    }
+}
+
+// -- the wire form of another level
+
+// Where each packet of a run begins in a wire form that is not the run's own, and the last one ends.
+class Reencoded {
+    bool has_lists_ = false;
+
+    size_t size_of(const Entry& one) const {
+        if (one.has_list() == has_lists_) return one.end - one.start;
+        size_t remaining = remaining_of(one);
+        return 1 + length_size(remaining) + remaining;
+    }
+
+    size_t remaining_of(const Entry& one) const {
+        return 2 + (one.list_start() - one.topic) + has_lists_ + (one.end - one.payload);
+    }
+
+public:
+    std::vector<size_t> starts;
+
+    // How many bytes all packets take, with an empty list where one has none, or without lists.
+    size_t measure(const std::vector<Entry>& entries, bool has_lists) {
+        has_lists_ = has_lists;
+        starts.reserve(entries.size() + 1);
+        starts.assign(1, 0);
+        for (const Entry& one : entries) starts.push_back(starts.back() + size_of(one));
+        return starts.back();
+    }
+
+    void put(char* at, const std::vector<Entry>& entries, const char* data) const {
+        for (const Entry& one : entries) {
+            if (one.has_list() == has_lists_) {
+                std::memcpy(at, data + one.start, one.end - one.start);
+                at += one.end - one.start;
+                continue;
+            }
+            *at++ = data[one.start];
+            at = put_length(at, remaining_of(one));
+            put_two(at, one.topic_end - one.topic);
+            size_t size = one.list_start() - one.topic;  // topic and packet id
+            std::memcpy(at + 2, data + one.topic, size);
+            at += 2 + size;
+            if (has_lists_) *at++ = 0;
+            std::memcpy(at, data + one.payload, one.end - one.payload);
+            at += one.end - one.payload;
+        }
+    }
+};
 
 }  // namespace txbroker

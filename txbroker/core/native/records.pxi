@@ -90,6 +90,7 @@ cdef class StoredRecords:
             one.first & 1 == 1,
             client,
             node,
+            PyBytes_FromStringAndSize(packets + one.properties, one.payload - one.properties),
             PyBytes_FromStringAndSize(packets + one.start, one.end - one.start),
         )
 
@@ -103,7 +104,7 @@ cdef class StoredRecords:
         return PyBytes_FromStringAndSize(self.data.packets().data(), self.data.packets().size())
 
     cdef size_t message_size(self, size_t place, const Packet& one):
-        return one.end - one.payload + self.data.length(place) + OVERHEAD
+        return one.end - one.properties + self.data.length(place) + OVERHEAD
 
     cdef str topic(self, size_t place, const Packet& one):
         cdef uint32_t number = self.data.topic(place)

@@ -559,13 +559,18 @@ cdef class Router:
         cdef Content content
         content.topic, content.topic_size = run.bytes_at(one.topic), one.topic_end - one.topic
         content.payload, content.payload_size = run.bytes_at(one.payload), one.end - one.payload
+        content.properties = run.bytes_at(one.properties())
+        content.properties_size = one.payload - one.properties()
         content.is_retained = False
         content.owner = <PyObject*>run.data
-        content.size = <uint32_t>(content.topic_size + content.payload_size + OVERHEAD)
+        content.size = <uint32_t>(
+            content.topic_size + content.properties_size + content.payload_size + OVERHEAD
+        )
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
             content.qos = min(target.qos, one.qos)
+            content.has_list = target.packet_writer.has_lists()
             if is_plain and self.give(target.packet_writer, content, part, offset):
                 self.delivered += 1
             else:
@@ -584,7 +589,7 @@ cdef class Router:
         if content.qos:
             packet_writer.is_direct = packet_writer.put_qos12(content, part, offset)
             return packet_writer.is_direct
-        if packet_writer.may_go():
+        if packet_writer.is_accepted(content.packet_size()) and packet_writer.may_go():
             packet_writer.note()
             content.put_head(packet_writer.output.extend(content.head_size()))
             packet_writer.output.share(content.owner, content.payload, content.payload_size)

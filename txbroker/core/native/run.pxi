@@ -4,10 +4,18 @@ cdef class Flows
 cdef class PacketWriter
 
 
+cdef struct Stretch:
+    # Packets that follow one another in a bytes object.
+    PyObject* owner
+    const char* at
+    size_t size
+
+
 @cython.final
 cdef class Run:
     """
-    As in the reference. `data` is what was read, other packets included: it is not copied.
+    As in the reference. `data` is what was read, other packets included: it is not copied. For
+    clients whose wire form is another one, all is encoded once more, when the first one gets it.
 
     The entries' `plan` is the number of each topic in the router of this `epoch`.
     """
@@ -25,7 +33,12 @@ cdef class Run:
     cdef public int qos
     cdef public uint64_t size
     cdef uint64_t epoch
+    cdef size_t listed  # so many have a property list
     cdef vector[Entry] entries_
+    cdef Reencoded with_lists
+    cdef bytes data_with_lists
+    cdef Reencoded without_lists
+    cdef bytes data_without_lists
 
     def __init__(
         self, bytes data not None, entries, *, tuple clients not None, places=None,
@@ -37,6 +50,7 @@ cdef class Run:
         for given in entries:
             start, topic, topic_end, payload, end, qos, packet_id = given
             in_order = 0 <= start < topic < topic_end <= payload <= end <= len(data)
+            in_order = in_order and topic_end + 2 * (qos > 0) <= payload
             if not in_order or topic_end - topic > 65_535 or qos not in (0, 1, 2):
                 raise ValueError("an entry lies outside of the data")
             one.start, one.topic, one.topic_end = start, topic, topic_end
@@ -45,22 +59,29 @@ cdef class Run:
             found.push_back(one)
         if found.empty():
             raise ValueError("a run has at least one message")
-        self.set(data, found)
+        self.set(data, found, True)
         self.clients = clients
         self.places = places
         self.edge = edge
         self.session = session
         self.serial = serial
 
-    cdef int set(self, bytes data, const vector[Entry]& entries) except -1:
-        """At least one entry; the rest is as for a new one."""
+    cdef int set(
+        self, bytes data, const vector[Entry]& entries, bint may_be_listed
+    ) except -1:
+        """At least one entry; the rest is as for a new one. Else none has a property list."""
         cdef uint64_t size = OVERHEAD * entries.size()
         cdef size_t index
         self.data = data
+        self.listed = 0
         keep(self.entries_, entries)
         for index in range(entries.size()):
             size += entries[index].end - entries[index].payload
             size += entries[index].topic_end - entries[index].topic
+        if may_be_listed:
+            for index in range(entries.size()):
+                self.listed += entries[index].has_list()
+                size += entries[index].payload - entries[index].properties()
         self.size = size
         self.qos = entries[0].qos > 0
         self.epoch = 0
@@ -91,8 +112,13 @@ cdef class Run:
         return self.entries_.size()
 
     @property
+    def has_properties(self):
+        """As in the reference."""
+        return self.listed > 0
+
+    @property
     def raw(self):
-        """The packets as they came, one behind the other; a view where they lie in more."""
+        """As in the reference; a view where they lie in more, as they are to be."""
         cdef size_t index, size = 0, pieces = 1
         cdef const Entry* one
         cdef bytes joined
@@ -103,7 +129,7 @@ cdef class Run:
             if index and one.start != self.entries_[index - 1].end:
                 pieces += 1
         one = &self.entries_[0]
-        if pieces == 1:
+        if pieces == 1 and not self.listed:
             if size == <size_t>PyBytes_GET_SIZE(self.data):
                 return self.data
             return memoryview(self.data)[one.start:one.start + size]
@@ -112,8 +138,47 @@ cdef class Run:
         for index in range(self.entries_.size()):
             one = &self.entries_[index]
             memcpy(at, self.bytes_at(one.start), one.end - one.start)
+            if one.has_list():
+                at[0] |= <char>LISTED
             at += one.end - one.start
         return joined
+
+    cdef Stretch stretch(self, size_t index, size_t stop, bint has_lists) except *:
+        """
+        Messages of QoS 0 up to `stop`, which follow one another, in a client's wire form; the run
+        has them as long as it lives.
+        """
+        cdef Stretch found
+        cdef Reencoded* other
+        cdef size_t begin
+        if self.listed == (self.entries_.size() if has_lists else 0):
+            begin = self.entries_[index].start
+            found.owner, found.size = <PyObject*>self.data, self.entries_[stop - 1].end - begin
+        else:
+            other = &self.with_lists if has_lists else &self.without_lists
+            if other.starts.empty():
+                self.encode(other, has_lists)
+            data = self.data_with_lists if has_lists else self.data_without_lists
+            begin = other.starts[index]
+            found.owner, found.size = <PyObject*>data, other.starts[stop] - begin
+        found.at = PyBytes_AS_STRING(<bytes>found.owner) + begin
+        return found
+
+    cdef int encode(self, Reencoded* other, bint has_lists) except -1:
+        """Put all packets into another wire form."""
+        cdef size_t size = other.measure(self.entries_, has_lists)
+        cdef bytes data
+        try:
+            data = PyBytes_FromStringAndSize(NULL, size)
+        except MemoryError:
+            other.starts.clear()
+            raise
+        other.put(PyBytes_AS_STRING(data), self.entries_, PyBytes_AS_STRING(self.data))
+        if has_lists:
+            self.data_with_lists = data
+        else:
+            self.data_without_lists = data
+        return 0
 
     def offset(self, index):
         """Where one of them lies; 0: nowhere."""
@@ -185,11 +250,21 @@ cdef class Run:
             False,
             self.clients[0 if self.places is None else self.places[index]],
             edge=self.edge,
+            properties=self.properties(index),
         )
         if self.bytes_at(one.start)[0] == 0x32:  # what goes to a client at QoS 1 begins the same
-            size = one.payload - 2 - one.start
-            message._qos1_head = PyBytes_FromStringAndSize(self.bytes_at(one.start), size)
+            head = PyBytes_FromStringAndSize(self.bytes_at(one.start), one.topic_end - one.start)
+            if one.has_list():
+                message._qos1_head_5 = head
+            else:
+                message._qos1_head = head
         return message
+
+    def properties(self, index):
+        """As in the reference."""
+        cdef Entry* one = self.at(index)
+        cdef size_t begin = one.properties()
+        return PyBytes_FromStringAndSize(self.bytes_at(begin), one.payload - begin)
 
     def cut(self, size_t count):
         """So many at its beginning, and the rest."""
@@ -213,7 +288,7 @@ cdef class Run:
         entries.reserve(chosen.size())
         for index in chosen:
             entries.push_back(self.entries_[index])
-        run.set(self.data, entries)
+        run.set(self.data, entries, self.listed > 0)
         run.clients = self.clients
         run.edge = self.edge
         run.session = self.session
@@ -231,11 +306,18 @@ cdef class Run:
 cdef Run gathered_run(Gathered& gathered, bytes data):
     """A run of what was gathered from this data; None: nothing was."""
     cdef Run run
+    cdef bytes copy
     if gathered.entries.empty():
         return None
     run = Run.__new__(Run)
     if gathered.is_copied:
         data = PyBytes_FromStringAndSize(gathered.copied.data(), gathered.copied.size())
-    run.set(data, gathered.entries)
+    elif gathered.is_marked:
+        copy = PyBytes_FromStringAndSize(
+            NULL, gathered.entries.back().end - gathered.entries.front().start
+        )
+        gathered.unmark(PyBytes_AS_STRING(data), PyBytes_AS_STRING(copy))
+        data = copy
+    run.set(data, gathered.entries, gathered.may_be_listed)
     run.edge = ""
     return run

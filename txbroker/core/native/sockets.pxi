@@ -98,6 +98,7 @@ cdef class Sender:
 
     cdef int put(self, Run run) except -1:
         cdef size_t first = run.entries_.front().start, last = run.entries_.back().end
+        cdef bytes stored
         cdef bytes header = self.headers.get(run.clients[0])
         if header is None:
             header = self.make_header(run.clients[0])[:-<Py_ssize_t>COUNT]
@@ -107,7 +108,13 @@ cdef class Sender:
         self.packet_writer.note()
         self.packet_writer.output.append(PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
         put_count(self.packet_writer.output.extend(COUNT), run.entries_.size())
-        self.packet_writer.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
+        if run.listed:
+            stored = run.raw
+            self.packet_writer.output.share(
+                <PyObject*>stored, PyBytes_AS_STRING(stored), PyBytes_GET_SIZE(stored)
+            )
+        else:
+            self.packet_writer.output.share(<PyObject*>run.data, run.bytes_at(first), last - first)
         self.room -= run.size
         self.sent += run.size
         return 0

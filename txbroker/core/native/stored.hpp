@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "output.hpp"
+#include "packets.hpp"
 
 namespace txbroker {
 
@@ -66,7 +67,7 @@ inline Problem open_body(const Byte* body, size_t size, size_t count, Opened& op
 }
 
 struct Packet {
-    size_t start, topic, topic_end, payload, end;
+    size_t start, topic, topic_end, properties, payload, end;
     Byte first;
 };
 
@@ -83,13 +84,18 @@ inline Problem packet_at(const Byte* body, size_t size, size_t at, Packet& one) 
         if (body[at++] < 128) break;
     }
     Byte qos = one.first >> 1 & 3;
-    if (one.first >> 4 != 3 || qos == 3 || length < 2) return PACKET;
+    if (!is_stored_publish(one.first) || qos == 3 || length < 2) return PACKET;
     one.end = at + length;
     if (one.end > size) return SHORT;
     one.topic = at + 2;
     one.topic_end = one.topic + (size_t(body[at]) << 8 | body[at + 1]);
-    one.payload = one.topic_end + (qos ? 2 : 0);
-    return one.payload > one.end ? PACKET : FINE;
+    one.properties = one.payload = one.topic_end + (qos ? 2 : 0);
+    if (one.payload > one.end) return PACKET;
+    if (has_list(Form::STORED, one.first)) {
+        if (!cut_list(body, one.end, one.payload, one.properties)) return PACKET;
+        if (!are_plain(body + one.properties, one.payload - one.properties)) return PACKET;
+    }
+    return FINE;
 }
 
 // The beginning of a body, and all its packets.

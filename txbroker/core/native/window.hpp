@@ -15,18 +15,26 @@ constexpr uint32_t QUEUE_MESSAGES = 8'192;
 enum FlightState : uint8_t { SENT = 1, RELEASED = 2 };
 
 // A message that is to be sent at this QoS; `size` is what it counts for, `owner` the bytes object in
-// which the payload lies.
+// which the payload lies. Its properties go where the client's form `has_list`.
 struct Content {
     const char* topic;
     size_t topic_size;
     const char* payload;
     size_t payload_size;
+    const char* properties;
+    size_t properties_size;
     uint8_t qos;
     bool is_retained;
+    bool has_list;
     uint32_t size;
     PyObject* owner;
 
-    size_t remaining() const { return 2 + topic_size + (qos ? 2 : 0) + payload_size; }
+    size_t list_size() const {
+        return has_list ? length_size(properties_size) + properties_size : 0;
+    }
+    size_t remaining() const {
+        return 2 + topic_size + (qos ? 2 : 0) + list_size() + payload_size;
+    }
     size_t packet_size() const { return 1 + length_size(remaining()) + remaining(); }
     size_t head_size() const { return packet_size() - payload_size; }
 
@@ -43,6 +51,10 @@ struct Content {
         if (qos) {
             put_two(at, 0);
             at += 2;
+        }
+        if (has_list) {
+            at = put_length(at, properties_size);
+            if (properties_size) std::memcpy(at, properties, properties_size);
         }
         return id_at;
     }

@@ -8,10 +8,11 @@ from typing import Any
 
 from txbroker.core.reference.link_scope import LinkScope
 from txbroker.core.reference.packet_reader import gather, keep
-from txbroker.core.reference.packets import DUP, Entry, plain_publish
+from txbroker.core.reference.packets import DUP, Entry, Form, plain_publish
 from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
 from txbroker.mqtt.wire.framing import Framer, encode_length
+from txbroker.mqtt.wire.property_list import LISTED, is_stored_publish
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 MOST_KNOWN = 1000
@@ -107,7 +108,9 @@ class LinkReader:
             begun, left, at = self._peek_header(data)
         if begun is None or begun not in self._known:
             return None
-        gathered = gather(data[at:], self._framer.max_packet, min(left, MOST), self.bailiwick)
+        gathered = gather(
+            data[at:], self._framer.max_packet, min(left, MOST), self.bailiwick, Form.STORED
+        )
         if not gathered.entries:
             return None
         client_id, edge = self._known[begun]
@@ -154,22 +157,26 @@ class LinkReader:
                 frame = 0, self._begun + self.expected.to_bytes(COUNT, "little")
                 self.expected = 0
             self._begun = None
-            first_byte, body = frame[0] & ~DUP if frame[0] >> 4 == 3 else frame[0], frame[1]
+            first_byte, body = frame
+            is_publish = is_stored_publish(first_byte)
+            if is_publish:
+                first_byte &= ~DUP
             one = None
-            if self.expected and first_byte >> 4 == 3:
-                one = plain_publish(first_byte, body, 0, self.bailiwick)
+            if self.expected and is_publish:
+                one = plain_publish(first_byte, body, 0, self.bailiwick, Form.STORED)
             is_alike = one is not None and (not entries or (one.qos > 0) == (entries[0].qos > 0))
             if not is_alike and entries:
                 self._next = frame
                 break
-            if first_byte >> 4 == 3 and self.expected:
+            if is_publish and self.expected:
                 self.expected -= 1
             if one is None:
                 self._header = body if not first_byte else b""
                 return first_byte, body
             at = len(data)
             entries.append(one.moved(at))
-            data += bytes((first_byte,)) + encode_length(len(body)) + body
+            wire_byte = first_byte & ~LISTED
+            data += bytes((wire_byte,)) + encode_length(len(body)) + body
             if len(entries) == MOST:
                 break
         self.is_fed = bool(entries) or self.fault is not None

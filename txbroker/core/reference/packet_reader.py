@@ -18,10 +18,11 @@ from typing import Any
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.link_scope import LinkScope
 from txbroker.core.reference.packet_writer import PacketWriter
-from txbroker.core.reference.packets import PUBLISH, Entry, plain_publish
+from txbroker.core.reference.packets import PUBLISH, Entry, Form, plain_publish
 from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
 from txbroker.mqtt.wire.framing import Framer, encode_length
+from txbroker.mqtt.wire.property_list import LISTED, LISTED_LEVEL
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
@@ -57,6 +58,7 @@ class PacketReader:
         self._flows: Flows | None = None
         self._clients: tuple[str, ...] = ()
         self._is_clean = False
+        self._form = Form.LEVEL_4
 
     @property
     def max_packet(self) -> int:
@@ -77,12 +79,18 @@ class PacketReader:
         """Bytes of the incomplete packet, as far as its length is known."""
         return self._framer.awaited
 
-    def open(self, session: Any, client_id: str, flows: Flows | None, *, clean: bool) -> None:
-        """Set the client's session; without `flows` the reader asks for them (`wants_flows`)."""
+    def open(
+        self, session: Any, client_id: str, flows: Flows | None, *, clean: bool, level: int = 4
+    ) -> None:
+        """
+        Set the client's session and level; without `flows` the reader asks for them
+        (`wants_flows`).
+        """
         self._session = session
         self._clients = (client_id,)
         self._flows = flows
         self._is_clean = clean
+        self._form = Form.LEVEL_5 if level >= LISTED_LEVEL else Form.LEVEL_4
 
     def close(self) -> None:
         """Stop collecting packets."""
@@ -167,7 +175,7 @@ class PacketReader:
         """
         if self._session is None:
             return None
-        gathered = gather(data, self._framer.max_packet, MOST)
+        gathered = gather(data, self._framer.max_packet, MOST, form=self._form)
         run = self._run(gathered, 0)
         if run is None or not is_part(data[len(run.data) :], self._framer.max_packet):
             return None
@@ -223,7 +231,7 @@ class PacketReader:
     def _take_publish(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
-        one = plain_publish(first_byte, body, 0)
+        one = plain_publish(first_byte, body, 0, form=self._form)
         if one is None:
             return False
         if one.qos:
@@ -254,19 +262,27 @@ LONGEST = 16_383
 """Maximum remaining length, in bytes, of a packet that `gather` accepts."""
 
 
-def gather(data: bytes, max_packet: int, most: int, bailiwick: LinkScope | None = None) -> Gathered:
-    """Return the plain QoS 0 publishes at the start of `data`, at most `most`."""
+def gather(
+    data: bytes,
+    max_packet: int,
+    most: int,
+    bailiwick: LinkScope | None = None,
+    form: Form = Form.LEVEL_4,
+) -> Gathered:
+    """Return the plain QoS 0 publishes at the start of `data`, at most `most`, in wire form."""
     framer, gathered = Framer(max_packet), Gathered()
     framer.feed(data)
+    firsts = (PUBLISH, PUBLISH | LISTED) if form is Form.STORED else (PUBLISH,)
     with suppress(ProtocolViolation):
         for first_byte, body in framer.frames():
-            packet = bytes((first_byte,)) + encode_length(len(body)) + body
-            one = plain_publish(first_byte, body, 0, bailiwick) if first_byte == PUBLISH else None
-            is_as_it_was = data.startswith(packet, len(gathered.data))
-            is_plain = one is not None and len(body) <= LONGEST and is_as_it_was
-            if one is None or not is_plain or len(gathered.entries) == most:
+            rest = encode_length(len(body)) + body
+            one = None
+            if first_byte in firsts and len(gathered.entries) < most:
+                one = plain_publish(first_byte, body, 0, bailiwick, form)
+            is_as_it_was = data.startswith(rest, len(gathered.data) + 1)
+            if one is None or len(body) > LONGEST or not is_as_it_was:
                 break
-            gathered.add(one, packet)
+            gathered.add(one, bytes((PUBLISH,)) + rest)
     return gathered
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which the client gets no message that can wait."""
@@ -75,6 +76,9 @@ class PacketWriter:
     - `descriptor`: the socket for direct writes, or -1.
     - `written`: bytes of output that a socket has accepted, by any path.
     - `is_behind`: True if publishers may wait for this output.
+    - `level`: the client's level of MQTT; below 5 its packets have no property lists.
+    - `max_packet`: the largest packet in bytes that the client accepts, or 0 for any. Larger ones
+      are discarded for this client alone, and counted in `too_large`.
     """
 
     def __init__(
@@ -86,6 +90,9 @@ class PacketWriter:
         self.is_direct = False
         self.is_shut = False
         self.dropped = 0
+        self.level = 4
+        self.max_packet = 0
+        self.too_large = 0
         self.written = 0
         self.fills = 0
         self.descriptor = -1
@@ -138,6 +145,8 @@ class PacketWriter:
 
     def send_qos0(self, packet: bytes) -> bool:
         """Send a packet that may be discarded; return False if it was discarded and counted."""
+        if not self._has_space_for(packet):
+            return False
         if self.is_shut or len(self._output) > MOST:
             self._note()
             self.dropped += 1
@@ -215,10 +224,23 @@ class PacketWriter:
         return len(self._queue) < QUEUE_MESSAGES // 2
 
     def give(
-        self, topic: bytes, payload: bytes, qos: int, size: int, part: Any, offset: int
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        size: int,
+        part: Any,
+        offset: int,
+        properties: bytes = b"",
     ) -> bool:
-        """Send or queue a live QoS 1/2 message; return False if the queue has no room."""
-        waiting = _packet(topic, payload, qos, size, False, part, offset)
+        """
+        Send or queue a live QoS 1/2 message; return False if the queue has no room.
+
+        A message that the client cannot accept counts as sent [MQTT-3.1.2-25].
+        """
+        waiting = self._packet(topic, payload, qos, size, False, part, offset, properties)
+        if not self._has_space_for(waiting.packet):
+            return True
         if not (self._first or self._queue) and self._can_launch:
             self._launch(waiting)
             return True
@@ -228,20 +250,39 @@ class PacketWriter:
         return True
 
     def give_again(
-        self, topic: bytes, payload: bytes, qos: int, size: int, part: Any, offset: int
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        size: int,
+        part: Any,
+        offset: int,
+        properties: bytes = b"",
     ) -> bool:
         """Queue a message from a journal, for `pump`; return False if the queue has no room."""
+        waiting = self._packet(topic, payload, qos, size, False, part, offset, properties)
+        if not self._has_space_for(waiting.packet):
+            return True
         if not self.queue_has_room:
             return False
-        self._wait(_packet(topic, payload, qos, size, False, part, offset))
+        self._wait(waiting)
         return True
 
     def give_first(
-        self, topic: bytes, payload: bytes, qos: int, size: int, *, retain: bool
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        size: int,
+        properties: bytes = b"",
+        *,
+        retain: bool,
     ) -> None:
         """Queue a message that cannot be read again before all others, for `pump`."""
-        self._first.append(_packet(topic, payload, qos, size, retain, None, 0))
-        self._first_size += size
+        waiting = self._packet(topic, payload, qos, size, retain, None, 0, properties)
+        if self._has_space_for(waiting.packet):
+            self._first.append(waiting)
+            self._first_size += size
 
     def drop_first(self, messages: int, size: int) -> int:
         """Discard the oldest unrepeatable messages above these limits; return their number."""
@@ -306,7 +347,37 @@ class PacketWriter:
             found.setdefault(waiting.part, waiting.offset)
         return found
 
+    def encode_qos0(self, topic: bytes, payload: bytes, properties: bytes) -> bytes:
+        """Return the PUBLISH of a live message at QoS 0 in the client's form."""
+        rest = self._list(properties) + payload
+        return publish_head(0, topic, len(rest)) + rest
+
     # internal
+
+    def _list(self, properties: bytes) -> bytes:
+        return property_list(properties) if self.level >= LISTED_LEVEL else b""
+
+    def _packet(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        size: int,
+        retain: bool,
+        part: Any,
+        offset: int,
+        properties: bytes,
+    ) -> Waiting:
+        rest = self._list(properties) + payload
+        head = publish_head(qos << 1 | retain, topic, 2 + len(rest))
+        return Waiting(head + b"\0\0" + rest, len(head), qos, size, part, offset)
+
+    def _has_space_for(self, packet: bytes) -> bool:
+        """True if the client accepts a packet of this size; count the packet otherwise."""
+        if not self.max_packet or len(packet) <= self.max_packet:
+            return True
+        self.too_large += 1
+        return False
 
     def _note(self) -> None:
         if not self.is_noted:
@@ -347,10 +418,3 @@ class PacketWriter:
         if not self.is_full:
             self.is_full = True
             self._on_full(self)
-
-
-def _packet(
-    topic: bytes, payload: bytes, qos: int, size: int, retain: bool, part: Any, offset: int
-) -> Waiting:
-    head = publish_head(qos << 1 | retain, topic, 2 + len(payload))
-    return Waiting(head + b"\0\0" + payload, len(head), qos, size, part, offset)

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
 from txbroker.core.reference.link_scope import LinkScope
 from txbroker.mqtt.wire.fields import limit_levels, topic_name_of
 from txbroker.mqtt.wire.framing import encode_length
+from txbroker.mqtt.wire.property_list import LISTED, list_at
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
-__all__ = ["DUP", "PUBLISH", "RETAIN", "Entry", "limit_levels", "plain_publish", "publish_head"]
+__all__ = [
+    "DUP",
+    "PUBLISH",
+    "RETAIN",
+    "Entry",
+    "Form",
+    "limit_levels",
+    "plain_publish",
+    "publish_head",
+]
 
 PUBLISH = 0x30
 DUP = 0x08
 RETAIN = 0x01
+
+
+class Form(Enum):
+    """The form of PUBLISH packets (`mqtt.wire.property_list`): wire form by level, or stored."""
+
+    LEVEL_4 = 4
+    LEVEL_5 = 5
+    STORED = 15
+
+    def has_list(self, first_byte: int) -> bool:
+        """True if a packet with this first byte has a property list."""
+        return self is Form.LEVEL_5 or (self is Form.STORED and first_byte & LISTED == LISTED)
 
 
 class Entry(NamedTuple):
@@ -21,7 +44,7 @@ class Entry(NamedTuple):
     The positions of one PUBLISH in the bytes of a run.
 
     The packet lies in `start` to `end`, its topic in `topic` to `topic_end`, its payload from
-    `payload` on.
+    `payload` on. A property list, if any, fills the space before the payload.
     """
 
     start: int
@@ -31,6 +54,23 @@ class Entry(NamedTuple):
     end: int
     qos: int
     packet_id: int
+
+    @property
+    def list_start(self) -> int:
+        """Position behind topic and packet id: of the property list, if any, or the payload."""
+        return self.topic_end + (2 if self.qos else 0)
+
+    @property
+    def has_list(self) -> bool:
+        """True if the packet has a property list."""
+        return self.payload > self.list_start
+
+    @property
+    def properties(self) -> int:
+        """Position of the properties, behind the length of their list."""
+        size = self.payload - self.list_start
+        of_length = next(n for n in range(5) if n + 128**n > size)
+        return self.list_start + of_length
 
     def moved(self, by: int) -> Entry:
         """Return the entry for bytes with `by` more bytes before the packet."""
@@ -45,13 +85,18 @@ def publish_head(flags: int, topic: bytes, rest: int) -> bytes:
 
 
 def plain_publish(
-    first_byte: int, body: bytes, start: int, bailiwick: LinkScope | None = None
+    first_byte: int,
+    body: bytes,
+    start: int,
+    bailiwick: LinkScope | None = None,
+    form: Form = Form.LEVEL_4,
 ) -> Entry | None:
     """
-    Return the positions in a PUBLISH that begins at `start` of a run, or None.
+    Return the positions in a PUBLISH of this form that begins at `start` of a run, or None.
 
-    None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN.
-    Or its topic begins with `$`, or is outside the link scope `bailiwick`.
+    None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN or
+    a list that is not plain. Or its topic begins with `$`, or is outside the link scope
+    `bailiwick`.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
@@ -63,6 +108,11 @@ def plain_publish(
     packet_id = body[payload - 2] << 8 | body[payload - 1] if qos else 0
     if qos and not packet_id:
         return None
+    if form.has_list(first_byte):
+        found = list_at(body, payload, len(body))
+        if found is None:
+            return None
+        payload = found[1]
     try:
         topic = topic_name_of(body[2 : 2 + size])
     except ProtocolViolation:

@@ -32,7 +32,8 @@ Found = tuple[int, int, str, int, int]
 
 class WholeRecord(NamedTuple):
     """
-    A record; `client` and `node` name its publisher and its node; `packet` is the raw PUBLISH.
+    A record; `client` and `node` name its publisher and its node; `packet` is the PUBLISH as
+    stored.
     """
 
     offset: int
@@ -42,6 +43,7 @@ class WholeRecord(NamedTuple):
     retain: bool
     client: str
     node: str
+    properties: bytes
     packet: bytes
 
 
@@ -141,6 +143,7 @@ class StoredRecords:
             packet[0] >> 1 & 3,
             packet[0] & 1 == 1,
             *self._publishers[place],
+            packet[one.properties - at : one.payload - at],
             packet,
         )
 
@@ -155,7 +158,7 @@ class StoredRecords:
     def _found(self, place: int) -> Found:
         packets, at, topic = self._packets, self._starts[place], self._topics[place]
         one = packet_at(packets, at)
-        size = one.end - one.payload + len(topic) + OVERHEAD
+        size = one.end - one.properties + len(topic) + OVERHEAD
         return place, self._offsets[place], topic, packets[at] >> 1 & 3, size
 
     def _add(self, first: int, body: bytes, count: int, places: bytes) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from txbroker.core.reference.packet_reader import PacketReader
 from txbroker.core.reference.packet_writer import PacketWriter
-from txbroker.core.reference.packets import Entry, publish_head
+from txbroker.core.reference.packets import Entry
 from txbroker.core.reference.run import Run
 from txbroker.core.reference.sockets import Sender, Sockets
 from txbroker.core.subscription_index import SubscriptionIndex
@@ -361,11 +361,12 @@ class Router:
         if not packet_writer.is_direct or (qos and not packet_writer.has_window):
             return False
         topic, payload = run.data[one.topic : one.topic_end], run.data[one.payload : one.end]
+        properties = run.properties(index)
         if not qos:
-            packet_writer.send_qos0(publish_head(0, topic, len(payload)) + payload)
+            packet_writer.send_qos0(packet_writer.encode_qos0(topic, payload, properties))
             return True
-        size = len(topic) + len(payload) + OVERHEAD
-        if packet_writer.give(topic, payload, qos, size, part, run.offset(index)):
+        size = len(topic) + len(payload) + len(properties) + OVERHEAD
+        if packet_writer.give(topic, payload, qos, size, part, run.offset(index), properties):
             return True
         packet_writer.is_direct = False
         return False

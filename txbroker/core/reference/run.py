@@ -10,11 +10,14 @@ from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD, Message
+from txbroker.mqtt.wire.property_list import LISTED
 
 
 class Run:
     """
     PUBLISH packets of one source, in the order of arrival; none of them has RETAIN.
+
+    `data` has them in the wire form, with or without property lists (`has_properties`).
 
     - `qos`: 0 if all have QoS 0; 1 if all have QoS 1 or 2.
     - `clients`: the publishers; `places` has the index of each message's client, or is None for a
@@ -67,6 +70,7 @@ class Run:
         self.first = 0
         self.offsets: Sequence[int] | None = None
         self.size = sum(one.end - one.payload + one.topic_end - one.topic for one in entries)
+        self.size += sum(one.payload - one.properties for one in entries)
         self.size += OVERHEAD * len(entries)
 
     @property
@@ -75,9 +79,21 @@ class Run:
         return len(self.entries)
 
     @property
+    def has_properties(self) -> bool:
+        """True if any packet has a property list, which may be empty."""
+        return any(one.has_list for one in self.entries)
+
+    @property
     def raw(self) -> Octets:
-        """The packets as they arrived, concatenated."""
-        return b"".join([self.data[one.start : one.end] for one in self.entries])
+        """The packets in their stored form, concatenated."""
+        data, pieces = self.data, []
+        for one in self.entries:
+            if one.has_list:
+                pieces.append(bytes((data[one.start] | LISTED,)))
+                pieces.append(data[one.start + 1 : one.end])
+            else:
+                pieces.append(data[one.start : one.end])
+        return b"".join(pieces)
 
     def offset(self, index: int) -> int:
         """Return the offset of a message; 0 if it is not in a journal."""
@@ -116,7 +132,13 @@ class Run:
             False,
             self.clients[0 if self.places is None else self.places[index]],
             edge=self.edge,
+            properties=self.properties(index),
         )
+
+    def properties(self, index: int) -> bytes:
+        """Return the properties of a message, without their length."""
+        one = self.entries[index]
+        return self.data[one.properties : one.payload]
 
     @property
     def last(self) -> int:

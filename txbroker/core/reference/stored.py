@@ -9,8 +9,10 @@ from array import array
 from struct import Struct
 from typing import NamedTuple
 
+from txbroker.core.reference.packets import Form
 from txbroker.model.errors import PeerError
 from txbroker.model.topics import TopicError, validate_topic_name
+from txbroker.mqtt.wire.property_list import is_stored_publish, list_at
 
 MOST = 65_535
 """Maximum number of records in a batch."""
@@ -49,11 +51,16 @@ class Opened(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """The positions of one PUBLISH in a body: start, topic, payload and end."""
+    """
+    The positions of one PUBLISH in a body.
+
+    Its properties, if any, lie from `properties` up to the payload.
+    """
 
     start: int
     topic: int
     topic_end: int
+    properties: int
     payload: int
     end: int
 
@@ -112,7 +119,7 @@ def packet_at(body: bytes | bytearray, at: int) -> Packet:
             raise Malformed(PACKET)
     end = at + length
     qos = body[start] >> 1 & 3
-    if body[start] >> 4 != 3 or qos == 3 or length < 2:
+    if not is_stored_publish(body[start]) or qos == 3 or length < 2:
         raise Malformed(PACKET)
     if end > size:
         raise Malformed(SHORT)
@@ -120,7 +127,13 @@ def packet_at(body: bytes | bytearray, at: int) -> Packet:
     payload = topic_end + (2 if qos else 0)
     if payload > end:
         raise Malformed(PACKET)
-    return Packet(start, at + 2, topic_end, payload, end)
+    properties = payload
+    if Form.STORED.has_list(body[start]):
+        found = list_at(body, payload, end)
+        if found is None:
+            raise Malformed(PACKET)
+        properties, payload = found
+    return Packet(start, at + 2, topic_end, properties, payload, end)
 
 
 def topic_of(raw: bytes) -> str:

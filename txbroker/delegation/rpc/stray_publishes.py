@@ -157,7 +157,14 @@ class StrayCollector:
         for count, one in enumerate(messages, 1):
             if one.qos:
                 waiting.add(count)
-            message = Message(one.topic, one.payload, one.qos, one.retain, one.client_id)
+            message = Message(
+                one.topic,
+                one.payload,
+                one.qos,
+                one.retain,
+                one.client_id,
+                properties=one.properties,
+            )
             self._publish(message, partial(safe, count))
         while waiting:
             done.clear()

@@ -14,7 +14,12 @@ from typing import Final
 import attrs
 from google.protobuf.message import DecodeError
 
-from txbroker.delegation.peer_checks import check, check_filters, check_topics
+from txbroker.delegation.peer_checks import (
+    check,
+    check_filters,
+    check_properties,
+    check_topics,
+)
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
@@ -226,6 +231,7 @@ def check_move(value: bytes) -> None:
     for had in window.had:
         check_filters(had.filters)
     check_topics("", (flow.topic for flow in window.flows if flow.topic))
+    check_properties(flow.properties for flow in window.flows)
 
 
 class _Parts:
@@ -298,6 +304,7 @@ def _add_message(flow: state_pb2.StoredFlow, entry: OutboundMessage) -> None:
     message = entry.message
     if message is not None:
         flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
+        flow.properties = message.properties
 
 
 def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, offset: int) -> None:
@@ -395,7 +402,9 @@ def _numbered(number: int, value: bytes | None) -> OutboundMessage | None:
 
 
 def _message(flow: state_pb2.StoredFlow) -> Message:
-    return Message(flow.topic, flow.payload, flow.message_qos, flow.retain)
+    return Message(
+        flow.topic, flow.payload, flow.message_qos, flow.retain, properties=flow.properties
+    )
 
 
 def _places(places: Iterable[LogPosition]) -> list[state_pb2.StoredPlace]:

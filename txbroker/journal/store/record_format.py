@@ -1,5 +1,6 @@
 """
-The body of a journal's batch: duplicate marks, publishers and edges, and the raw PUBLISH packets.
+The body of a journal's batch: duplicate marks, publishers and edges, and the PUBLISH packets in
+their stored form.
 
     flags (1: a message has RETAIN), number of marks, of edges, of publishers
     for each mark: edge, incarnation, zone, stream, sequence
@@ -25,6 +26,7 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.journal.zone_journal import Record
 from txbroker.model.publish_run import Octets, PublishRun
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.property_list import LISTED, read_list
 from txbroker.storage.segment import Batch
 
 MOST_RECORDS = 65_535
@@ -168,8 +170,20 @@ def decode_records(
         if places is not None:
             client, edge = publishers[places[place]]
         qos = body[at] >> 1 & 3
-        payload = body[topic_end + 2 if qos else topic_end : end]
-        message = Message(topic, payload, qos, body[at] & 1 == 1, client, None, edge, body[at:end])
+        payload, properties = topic_end + 2 if qos else topic_end, b""
+        if body[at] & LISTED == LISTED:
+            properties, payload = read_list(body, payload, end)
+        message = Message(
+            topic,
+            body[payload:end],
+            qos,
+            body[at] & 1 == 1,
+            client,
+            None,
+            edge,
+            body[at:end],
+            properties,
+        )
         records.append(Record(batch.first + place, message))
         size -= message.size
         at = end

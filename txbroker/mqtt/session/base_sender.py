@@ -8,7 +8,6 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
 from txbroker.mqtt.session.window import SessionLimits
-from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.mqtt.wire.message import Message
 
 LATER_MESSAGES = 1_000
@@ -150,10 +149,9 @@ class BaseSender:
         """
         if self.sink is None:
             return
-        packet = message.qos0_packet
-        if retain:
-            packet = encode_publish(message.topic, message.payload, 0, True, False, None)
-        if not self.sink.packet_writer.send_qos0(packet):
+        packet_writer = self.sink.packet_writer
+        packet = message.qos0_packet(packet_writer.level, retain=retain)
+        if not packet_writer.send_qos0(packet):
             self.look_at_packet_writer()
 
     def drop(self, qos: int, count: int = 1) -> None:

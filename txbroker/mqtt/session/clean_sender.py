@@ -53,9 +53,13 @@ class CleanSender(BaseSender):
         packet_writer, topic = self.sink.packet_writer, message.topic.encode()
         if place is not None:
             part, offset = place
-            is_given = packet_writer.give(topic, message.payload, qos, message.size, part, offset)
+            is_given = packet_writer.give(
+                topic, message.payload, qos, message.size, part, offset, message.properties
+            )
         else:
-            packet_writer.give_first(topic, message.payload, qos, message.size, retain=retain)
+            packet_writer.give_first(
+                topic, message.payload, qos, message.size, message.properties, retain=retain
+            )
             packet_writer.pump()
             dropped = packet_writer.drop_first(self._limits.messages, self._limits.size)
             if dropped:
@@ -71,7 +75,7 @@ class CleanSender(BaseSender):
         part, offset = place
         topic = message.topic.encode()
         return self.sink.packet_writer.give_again(
-            topic, message.payload, qos, message.size, part, offset
+            topic, message.payload, qos, message.size, part, offset, message.properties
         )
 
     def send_queued(self) -> None:

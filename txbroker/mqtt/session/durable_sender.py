@@ -249,7 +249,7 @@ class DurableSender(BaseSender):
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
                 if sink is not None:
-                    out += _packet(packet_id, entry)
+                    out += _packet(packet_id, entry, sink.packet_writer.level)
         if sink is not None and out:
             sink.packet_writer.send(b"".join(out))
 
@@ -438,15 +438,19 @@ class DurableSender(BaseSender):
 
     def _send(self, packet_id: int, entry: OutboundMessage) -> None:
         assert self.sink is not None
-        self.sink.packet_writer.send(b"".join(_packet(packet_id, entry)))
+        packet_writer = self.sink.packet_writer
+        packet_writer.send(b"".join(_packet(packet_id, entry, packet_writer.level)))
 
 
-def _packet(packet_id: int, entry: OutboundMessage) -> tuple[bytes, ...]:
-    """Return the packet due for the message, which counts as sent from now on."""
+def _packet(packet_id: int, entry: OutboundMessage, level: int) -> tuple[bytes, ...]:
+    """
+    Return the packet due for the message, for a client of this level; it counts as sent from now
+    on.
+    """
     if entry.released:
         return (encode(Pubrel(packet_id=packet_id)),)
     message = entry.message
     assert message is not None, "its message is read before anything is sent"
-    head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent)
+    head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent, level=level)
     entry.is_sent = True
-    return head, pack_packet_id(packet_id), message.payload
+    return head, pack_packet_id(packet_id), message.property_list(level), message.payload

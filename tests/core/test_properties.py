@@ -1,0 +1,309 @@
+"""Property lists of publishes: from clients, over links, to clients of both levels, and on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.cores import (
+    COMPILED,
+    CORES,
+    Client,
+    a_client,
+    a_run,
+    both,
+    needs_compiled,
+    publish,
+    stored,
+)
+from tests.support.property_lists import (
+    NO_LIST,
+    NOT_PLAIN,
+    plain_properties,
+    user_property,
+    with_length,
+)
+from txbroker.journal.store.record_format import decode_records, encode_records
+from txbroker.model.errors import PeerError
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.property_list import cut_list
+from txbroker.mqtt.wire.return_codes import ProtocolViolation
+from txbroker.storage.segment import Batch
+
+USER = user_property("name", "value")
+
+some_lists = st.lists(plain_properties, min_size=1, max_size=6)
+
+
+def packets_of(lists: list[bytes], qos: int = 0) -> list[bytes]:
+    return [
+        publish(b"a/%d" % (n % 2), b"%d" % n, qos, n + 1, properties=properties)
+        for n, properties in enumerate(lists)
+    ]
+
+
+def without_lists(lists: list[bytes], qos: int = 0) -> list[bytes]:
+    return [publish(b"a/%d" % (n % 2), b"%d" % n, qos, n + 1) for n in range(len(lists))]
+
+
+@settings(max_examples=60)
+@given(lists=some_lists, qos=st.sampled_from([0, 1]))
+def test_a_run_has_what_its_publishes_have(lists: list[bytes], qos: int) -> None:
+    for core in CORES:
+        packets = packets_of(lists, qos)
+        run = a_run(core, *packets, level=5)
+
+        assert run.has_properties
+        assert b"".join(map(stored, packets)) == run.raw
+        messages = [run.message(n) for n in range(run.count)]
+        assert (
+            lists
+            == [one.properties for one in messages]
+            == [run.properties(n) for n in range(run.count)]
+        )
+        assert [b"%d" % n for n in range(len(lists))] == [one.payload for one in messages]
+        assert run.size == sum(one.size for one in messages)
+        heads = [one.head(1, retain=False, dup=False, level=5) for one in messages]
+        if qos:
+            assert all(packet.startswith(head) for packet, head in zip(packets, heads, strict=True))
+        part = run.select(range(run.count - 1, -1, -1))
+        assert lists[::-1] == [part.message(n).properties for n in range(part.count)]
+
+
+@both
+def test_a_run_without_lists_is_as_it_came(core: Any) -> None:
+    packets = publish(b"a", b"1") + publish(b"b", b"2")
+    run = a_run(core, packets[:6], packets[6:])
+    assert (False, packets) == (run.has_properties, run.raw)
+    assert b"" == run.message(0).properties
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("name", [*NOT_PLAIN, *NO_LIST])
+def test_lists_that_are_not_plain_are_for_others(core: Any, name: str, qos: int) -> None:
+    """Behind properties that are plain, too; on a link and in a store they are errors."""
+    made = NO_LIST.get(name)
+    for before in (b"", USER):
+        properties = before + NOT_PLAIN.get(name, b"")
+        packet = publish(b"a", made if made is not None else with_length(properties) + b"x", qos, 7)
+        client = a_client(core, level=5)
+        assert (packet[0], packet[2:]) == client.step(packet)
+        assert not client.flows.packet_ids()
+
+        link = core.LinkReader(1000)
+        link.expected = 1
+        link.feed(stored(packet))
+        assert (packet[0] | 0xC0, packet[2:]) == link.step()
+        with pytest.raises(ProtocolViolation):
+            cut_list(packet[0] | 0xC0, packet[2:])
+        body = encode_records([Message("a", b"", packet=stored(packet))], {}, "n")
+        for work in (
+            lambda body=body: core.Columns().add(1, 2, body, 1),
+            lambda body=body: core.StoredRecords().add(1, body, 1),
+            lambda body=body: core.Sieve(lambda _: False).sift(1, body, 1, 0, 9),
+        ):
+            with pytest.raises(PeerError, match="no PUBLISH"):
+                work()
+
+
+@both
+def test_a_client_below_level_5_has_no_lists(core: Any) -> None:
+    """What looks like one is its payload."""
+    for level in (3, 4):
+        run = a_run(core, publish(b"a", with_length(USER) + b"x"), level=level)
+        assert (with_length(USER) + b"x", b"") == (
+            run.message(0).payload,
+            run.message(0).properties,
+        )
+
+
+@both
+@pytest.mark.parametrize("size", [0, 117, 118, 127, 128, 129, 300, 16_374, 16_383, 16_384, 70_000])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_lists_and_packets_of_every_length(core: Any, size: int, qos: int) -> None:
+    """To clients of both levels, from one of each."""
+    listed = b"\x09" + size.to_bytes(2) + bytes(size) if size and size < 65_536 else b""
+    for properties, level in ((listed, 5), (None, 4)):
+        packet = publish(b"a", b"x" * size, qos, 1, properties=properties)
+        run = a_run(core, packet, level=level)
+        router = core.Router(lambda: None)
+        for of_client in (4, 5):
+            client = Client(core, router, str(of_client), level=of_client)
+            client.packet_writer.open_window(10, 10**6)
+            client.subscribe("#", qos)
+        assert [] == router.fan_out(run, "part")
+        assert [
+            publish(b"a", b"x" * size, qos, 1),
+            publish(b"a", b"x" * size, qos, 1, properties=properties or b""),
+        ] == [bytes(target.packet_writer.take()) for _, target in sorted_targets(router)]
+
+
+def sorted_targets(router: Any) -> list[tuple[Any, Any]]:
+    return sorted(router.targets.match("a"), key=lambda one: one[1].packet_writer.level)
+
+
+@settings(max_examples=60)
+@given(
+    lists=st.lists(st.none() | plain_properties, min_size=1, max_size=8),
+    qos=st.sampled_from([0, 1]),
+    wanted=st.sampled_from([0, 1]),
+)
+def test_each_client_gets_its_own_form(lists: list[bytes | None], qos: int, wanted: int) -> None:
+    """Of a run from a link, in which both forms are mixed."""
+    packets = [
+        publish(b"a/%d" % (n % 2), b"%d" % n, qos, n + 1, properties=properties)
+        for n, properties in enumerate(lists)
+    ]
+    data = b"".join(
+        one if properties is None else stored(one)
+        for one, properties in zip(packets, lists, strict=True)
+    )
+    at = min(qos, wanted)
+    expected = [
+        b"".join(
+            publish(
+                b"a/%d" % (n % 2),
+                b"%d" % n,
+                at,
+                n + 1,
+                properties=(properties or b"") if level == 5 else None,
+            )
+            for n, properties in enumerate(lists)
+        )
+        for level in (4, 4, 5, 5)
+    ]
+    for core in CORES:
+        link = core.LinkReader(1_000_000)
+        link.expected = len(lists)
+        link.feed(data)
+        run = link.step()
+        assert (len(lists), data) == (run.count, run.raw)
+        router = core.Router(lambda: None)
+        clients = [Client(core, router, str(n), level=4 + (n > 1)) for n in range(4)]
+        for client in clients:
+            client.packet_writer.open_window(20, 10**6)
+            client.subscribe("#", wanted)
+        assert [] == router.fan_out(run, "part")
+        assert expected == [bytes(client.packet_writer.take()) for client in clients]
+
+
+@both
+def test_messages_of_a_window_have_their_properties(core: Any) -> None:
+    """Live, read again, or to be had once; a client below level 5 gets none."""
+    for level in (4, 5):
+        client = a_client(core, level=level)
+        writer = client.packet_writer
+        writer.open_window(10, 10**6)
+        assert writer.give(b"a", b"1", 1, 65, "part", 1, USER)
+        assert writer.give_again(b"a", b"2", 2, 65, "part", 2, USER * 20)
+        writer.give_first(b"a", b"3", 1, 65, b"", retain=True)
+        writer.pump()
+        lists = (USER, b"", USER * 20) if level == 5 else (None,) * 3
+        assert (
+            publish(b"a", b"1", 1, 1, properties=lists[0])
+            + publish(b"a", b"3", 1, 2, flags=1, properties=lists[1])
+            + publish(b"a", b"2", 2, 3, properties=lists[2])
+        ) == writer.take()
+
+
+@both
+@pytest.mark.parametrize("level", [4, 5])
+def test_what_is_too_large_for_one_client_is_counted_and_goes_to_others(
+    core: Any, level: int
+) -> None:
+    """To the byte; it takes no room in the window."""
+    router = core.Router(lambda: None)
+    small, other = (Client(core, router, name, level=level) for name in ("small", "other"))
+    for client in (small, other):
+        client.packet_writer.open_window(10, 10**6)
+        client.subscribe("qos0/#")
+        client.subscribe("qos1/#", 1)
+    properties = USER if level == 5 else None
+    fits, large = (publish(b"qos0/a", b"x" * n, properties=properties) for n in (10, 11))
+    small.packet_writer.max_packet = len(fits)
+    run = a_run(core, fits, large, fits, level=level)
+    assert [] == router.fan_out(run, None)
+    assert (fits + fits, 1, 0) == (
+        bytes(small.packet_writer.take()),
+        small.packet_writer.too_large,
+        small.packet_writer.dropped,
+    )
+    assert fits + large + fits == other.packet_writer.take()
+
+    fits, large = (publish(b"qos1/a", b"x" * n, 1, 1, properties=properties) for n in (8, 9))
+    assert len(fits) == small.packet_writer.max_packet
+    assert [] == router.fan_out(a_run(core, large, level=level), "part")
+    assert (2, 0, b"") == (
+        small.packet_writer.too_large,
+        small.packet_writer.in_flight,
+        bytes(small.packet_writer.take()),
+    )
+    assert large == other.packet_writer.take()
+    assert [] == router.fan_out(a_run(core, fits, level=level), "part")
+    assert fits == small.packet_writer.take()
+    writer, listed = small.packet_writer, properties or b""
+    assert writer.give_again(b"qos1/a", b"x" * 9, 1, 80, "part", 1, listed)
+    writer.give_first(b"qos1/a", b"x" * 9, 1, 80, listed, retain=True)
+    assert not writer.send_qos0(large + b"x")
+    assert (5, 0, 1) == (writer.too_large, writer.waiting, writer.in_flight)
+
+
+@both
+def test_a_link_takes_the_stored_form_alone(core: Any) -> None:
+    """DUP means nothing there either; a packet without mark has no list."""
+    link = core.LinkReader(1000)
+    link.expected = 4
+    first = publish(b"a", b"1", 1, 1, 8, properties=USER)
+    second = publish(b"a", with_length(USER) + b"2", 1, 1)
+    third = publish(b"a", b"3", 2, 1, properties=b"")
+    retained = stored(publish(b"a", b"4", 1, 1, 1, properties=USER))
+    link.feed(stored(first) + second + stored(third) + retained)
+
+    run = link.step()
+    assert [USER, b"", b""] == [run.message(n).properties for n in range(3)]
+    assert [b"1", with_length(USER) + b"2", b"3"] == [run.message(n).payload for n in range(3)]
+    assert stored(publish(b"a", b"1", 1, 1, properties=USER)) + second + stored(third) == run.raw
+    assert (retained[0], retained[2:]) == link.step()
+    assert (0x33, retained[2:5] + b"\0\x01" + b"4", USER) == cut_list(retained[0], retained[2:])
+
+
+@needs_compiled
+def test_the_other_form_is_made_once_for_all_clients() -> None:
+    """Outputs of a hundred clients share it."""
+    run = a_run(COMPILED, *[publish(b"a", b"x" * 900, properties=USER)] * 100, level=5)
+    router = COMPILED.Router(lambda: None)
+    clients = [Client(COMPILED, router, str(n)) for n in range(100)]
+    for client in clients:
+        client.subscribe("a")
+    assert [] == router.fan_out(run, None)
+    held = sum(client.packet_writer.memory_held() for client in clients)
+    assert held < 100 * 1000
+    packet = publish(b"a", b"x" * 900)
+    outputs = [client.packet_writer.take() for client in clients]
+    assert all(one == packet * 100 for one in outputs)
+    assert all(one is outputs[0] for one in outputs)
+
+
+@both
+def test_an_empty_list_is_kept_in_a_journal_as_it_came(core: Any) -> None:
+    run = a_run(core, publish(b"a", b"1", properties=b""), level=5)
+    batch = Batch(first=1, count=1, time=1, body=encode_records([run], {}, "n"))
+
+    (record,) = decode_records(batch)
+    assert (b"1", b"", run.raw) == (
+        record.message.payload,
+        record.message.properties,
+        record.message.link_packet,
+    )
+
+
+@needs_compiled
+def test_entries_with_a_packet_id_have_room_for_it() -> None:
+    data = publish(b"a", b"", 1, 1)
+    (entry,) = a_run(COMPILED, data).entries
+    with pytest.raises(ValueError, match="outside"):
+        COMPILED.Run(data, [entry._replace(payload=entry.topic_end + 1)], clients=("",))
