@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -269,6 +270,56 @@ def test_a_link_takes_the_stored_form_alone(core: Any) -> None:
     assert stored(publish(b"a", b"1", 1, 1, properties=USER)) + second + stored(third) == run.raw
     assert (retained[0], retained[2:]) == link.step()
     assert (0x33, retained[2:5] + b"\0\x01" + b"4", USER) == cut_list(retained[0], retained[2:])
+
+
+@settings(max_examples=60)
+@given(
+    lists=st.lists(st.none() | plain_properties, min_size=1, max_size=8),
+    qos=st.sampled_from([0, 1]),
+    size=st.sampled_from([0, 115, 125, 126, 127, 16_380]),
+)
+def test_a_node_that_knows_of_no_properties_gets_none(
+    lists: list[bytes | None], qos: int, size: int
+) -> None:
+    """The run is the same otherwise, and counts what is sent."""
+    for core in CORES:
+        packets = [publish(b"a", bytes(size), qos, 7, properties=one) for one in lists]
+        data = b"".join(
+            packet if one is None else stored(packet)
+            for packet, one in zip(packets, lists, strict=True)
+        )
+        link = core.LinkReader(1_000_000)
+        link.expected = len(lists)
+        link.feed(data)
+        run = link.step()
+        run.clients, run.edge, run.first = ("a", "b"), "e", 5
+        run.places = [n % 2 for n in range(run.count)]
+
+        plain = run.without_properties()
+        expected = publish(b"a", bytes(size), qos, 7) * len(lists)
+        assert (expected, False) == (plain.raw, plain.has_properties)
+        assert plain.size == sum(plain.message(n).size for n in range(plain.count))
+        assert (run.clients, run.places, "e", run.ranges()) == (
+            plain.clients,
+            plain.places,
+            plain.edge,
+            plain.ranges(),
+        )
+        assert plain.topics() == run.topics() and plain.packet_ids == run.packet_ids
+        assert plain.without_properties() is plain
+        if qos:
+            continue
+        for has_properties in (False, True):
+            writer = core.Router(lambda: None).make_packet_writer()
+            near, far = socket.socketpair()
+            with near, far:
+                writer.descriptor = near.fileno()
+                sender = core.Router(lambda: None).make_sender(writer, lambda _: b"h1234")
+                sender.has_properties, sender.room = has_properties, 10**6
+                assert sender.send(run)
+            sent = run if has_properties else plain
+            count = len(lists).to_bytes(4, "little")
+            assert (b"h" + count + sent.raw, sent.size) == (bytes(writer.take()), sender.sent)
 
 
 @needs_compiled

@@ -151,8 +151,13 @@ class World:
             (run.offsets and list(run.offsets), [run.offset(n) for n in range(run.count)]),
             (run.ranges(), run.last, run.client_id),
             [(run.message(n).payload, run.message(n).properties) for n in range(run.count)],
-            run.has_properties,
+            (run.has_properties, self._look_at_plain(run.without_properties())),
         )
+
+    def _look_at_plain(self, run: Any) -> Any:
+        """As a node gets it that knows of no properties."""
+        assert not run.has_properties
+        return run.raw, run.size, run.topics(), run.places, run.edge, run.offset(0), run.last
 
     # -- bytes
 
@@ -198,6 +203,7 @@ class World:
         one = self.clients[client]
         self.levels[NAMES[client]] = one.packet_writer.level = level
         one.packet_writer.max_packet = max_packet
+        self.sender.has_properties = level == 5
         self._open(one, one.flows)
 
     def do_takes(self, client: int, takes: bool) -> None:

@@ -111,6 +111,10 @@ class DeliverySender:
         self._reads = 0
         self._shown = 0
 
+    def set_properties(self, has_properties: bool) -> None:
+        """Set whether the edge reads properties; messages to others lose theirs."""
+        self._sender.has_properties = has_properties
+
     @property
     def is_reading(self) -> bool:
         """True if a catch-up must be read from the journal."""
@@ -298,6 +302,8 @@ class DeliverySender:
     def _spend(
         self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[Octets]
     ) -> None:
+        if not self._sender.has_properties:
+            items = [item.without_properties() for item in items]
         out.append(encode_frame(LinkFrame(batch=batch)))
         out += packets_of(items)
         self._delivered += sum(item.size for item in items)

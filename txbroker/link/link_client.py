@@ -95,6 +95,7 @@ class LinkClient:
             claims=self._claims(route.claims),
             in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
             stream=self._live.number,
+            reads_properties=True,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
 
@@ -209,6 +210,8 @@ class LinkClient:
     def send(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
         """Send entries of an outbox, which are already durable here."""
         messages = [entry.message for entry in entries]
+        if not self._live.has_properties:
+            messages = [message.without_properties() for message in messages]
         self._live.count(sum(message.size for message in messages))
         self._word.note_sent(stream, entries[-1].number)
         batch = header_of(messages, self._live.epoch)
@@ -330,6 +333,7 @@ class LinkClient:
         self._live.epoch = self._consumer.epoch = welcome.epoch
         self._live.set_credit(welcome.credit)
         self._answers_low_water = welcome.answers_low_water
+        self._live.set_properties(welcome.reads_properties)
         known = self._route.position
         if known is not None and known.epoch != welcome.epoch:
             # The owner sends all records of its present epoch.

@@ -447,6 +447,7 @@ class LinkServer:
             opened=opened,
         )
         self._has_hello = True
+        self._deliveries.set_properties(hello.reads_properties)
         self._reader.trust()
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._mark = mark
@@ -514,6 +515,7 @@ class LinkServer:
             credit=WINDOW,
             marks=self._known_marks(in_doubt),
             answers_low_water=True,
+            reads_properties=True,
         )
         self._write(encode_frame(LinkFrame(welcome=welcome)))
 

@@ -65,6 +65,15 @@ class PublishSender:
         self._sender = edge.router.make_sender(self.packet_writer, self._header_before)
 
     @property
+    def has_properties(self) -> bool:
+        """True if the owner reads properties; publishes to others lose theirs."""
+        return self._sender.has_properties
+
+    def set_properties(self, has_properties: bool) -> None:
+        """Set whether the owner reads properties, as its Welcome says."""
+        self._sender.has_properties = has_properties
+
+    @property
     def last(self) -> int:
         """Return the sequence of the last publish in the stream."""
         return self.next - 1
@@ -168,6 +177,8 @@ class PublishSender:
         Put an item into the batch; return its sequence, or for QoS 0 that of the next publish.
         """
         sequence = self.next
+        if not self.has_properties:
+            item = item.without_properties()
         if not self._batch:
             self._batch_first = sequence
         self._batch.append(item)

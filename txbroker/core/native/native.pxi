@@ -160,6 +160,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     cppclass Reencoded:
         vector[size_t] starts
         size_t measure(const vector[Entry]& entries, cbool has_lists) except +
+        vector[Entry] moved(const vector[Entry]& entries) except +
         void put(char* at, const vector[Entry]& entries, const char* data)
 
 cdef extern from "native/plans.hpp" namespace "txbroker" nogil:

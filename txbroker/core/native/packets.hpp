@@ -313,6 +313,24 @@ public:
         return starts.back();
     }
 
+    // Where the packets, their topics and payloads lie then.
+    std::vector<Entry> moved(const std::vector<Entry>& entries) const {
+        std::vector<Entry> made = entries;
+        for (size_t index = 0; index < made.size(); ++index) {
+            Entry& one = made[index];
+            size_t start = starts[index];
+            size_t head = one.topic - one.start, size = one.topic_end - one.topic;
+            if (one.has_list() != has_lists_) head = 3 + length_size(remaining_of(one));
+            size_t payload = starts[index + 1] - (one.end - one.payload);
+            one.start = uint32_t(start);
+            one.topic = uint32_t(start + head);
+            one.topic_end = uint32_t(start + head + size);
+            one.payload = uint32_t(payload);
+            one.end = uint32_t(starts[index + 1]);
+        }
+        return made;
+    }
+
     void put(char* at, const std::vector<Entry>& entries, const char* data) const {
         for (const Entry& one : entries) {
             if (one.has_list() == has_lists_) {

@@ -280,7 +280,7 @@ cdef class Run:
 
     cdef Run selected(self, vector[uint32_t]& chosen):
         """Some of them, by indices that are good."""
-        cdef Run run = Run.__new__(Run)
+        cdef Run run
         cdef vector[Entry] entries
         cdef uint32_t index
         if chosen.empty():
@@ -288,19 +288,38 @@ cdef class Run:
         entries.reserve(chosen.size())
         for index in chosen:
             entries.push_back(self.entries_[index])
-        run.set(self.data, entries, self.listed > 0)
+        run = self.remade(self.data, entries, self.listed > 0)
+        if self.places is not None:
+            run.places = [self.places[index] for index in chosen]
+        if self.first or self.offsets is not None:
+            run.first, run.offsets = 0, [self.offset(index) for index in chosen]
+        return run
+
+    cdef Run remade(self, bytes data, const vector[Entry]& entries, bint may_be_listed):
+        """One of other messages, or of these in another form, and otherwise the same."""
+        cdef Run run = Run.__new__(Run)
+        run.set(data, entries, may_be_listed)
         run.clients = self.clients
+        run.places = self.places
         run.edge = self.edge
         run.session = self.session
         run.serial = self.serial
         run.flows = self.flows
         run.packet_writer = self.packet_writer
         run.epoch = self.epoch
-        if self.places is not None:
-            run.places = [self.places[index] for index in chosen]
-        if self.first or self.offsets is not None:
-            run.offsets = [self.offset(index) for index in chosen]
+        run.first = self.first
+        run.offsets = self.offsets
         return run
+
+    def without_properties(self):
+        """As in the reference."""
+        if not self.listed:
+            return self
+        if self.without_lists.starts.empty():
+            self.encode(&self.without_lists, False)
+        return self.remade(
+            self.data_without_lists, self.without_lists.moved(self.entries_), False
+        )
 
 
 cdef Run gathered_run(Gathered& gathered, bytes data):

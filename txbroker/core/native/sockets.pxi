@@ -75,6 +75,7 @@ cdef class Sender:
     cdef dict headers
     cdef public int64_t room
     cdef readonly uint64_t sent
+    cdef public bint has_properties
 
     def __init__(self, PacketWriter packet_writer not None, make_header):
         self.packet_writer = packet_writer
@@ -97,9 +98,12 @@ cdef class Sender:
         return is_sent
 
     cdef int put(self, Run run) except -1:
-        cdef size_t first = run.entries_.front().start, last = run.entries_.back().end
+        cdef size_t first, last
         cdef bytes stored
         cdef bytes header = self.headers.get(run.clients[0])
+        if not self.has_properties:
+            run = run.without_properties()
+        first, last = run.entries_.front().start, run.entries_.back().end
         if header is None:
             header = self.make_header(run.clients[0])[:-<Py_ssize_t>COUNT]
             if len(self.headers) >= MOST_KNOWN:

@@ -7,7 +7,7 @@ from typing import Any
 
 from txbroker.core.reference.flows import Flows
 from txbroker.core.reference.packet_writer import PacketWriter
-from txbroker.core.reference.packets import Entry
+from txbroker.core.reference.packets import Entry, publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD, Message
 from txbroker.mqtt.wire.property_list import LISTED
@@ -140,6 +140,29 @@ class Run:
         one = self.entries[index]
         return self.data[one.properties : one.payload]
 
+    def without_properties(self) -> Run:
+        """Return the run as a node gets it that knows of no properties."""
+        if not self.has_properties:
+            return self
+        data, entries = bytearray(), []
+        for one in self.entries:
+            topic, rest = self.data[one.topic : one.topic_end], self.data[one.payload : one.end]
+            rest = self.data[one.topic_end : one.list_start] + rest
+            start, flags = len(data), self.data[one.start] & 0x0F
+            head = publish_head(flags, topic, len(rest))
+            data += head + rest
+            topic_end = start + len(head)
+            entries.append(
+                one._replace(
+                    start=start,
+                    topic=topic_end - len(topic),
+                    topic_end=topic_end,
+                    payload=topic_end + one.list_start - one.topic_end,
+                    end=len(data),
+                )
+            )
+        return self._remade(bytes(data), entries)
+
     @property
     def last(self) -> int:
         """Offset of the last message; 0 if it is not in a journal."""
@@ -157,17 +180,23 @@ class Run:
     def select(self, indices: Iterable[int]) -> Run:
         """Return a run of the messages at `indices`, at least one, in this order."""
         chosen = list(indices)
-        places = None if self.places is None else [self.places[index] for index in chosen]
+        run = self._remade(self.data, [self.entries[index] for index in chosen])
+        if self.places is not None:
+            run.places = [self.places[index] for index in chosen]
+        if self.first or self.offsets is not None:
+            run.first, run.offsets = 0, [self.offset(index) for index in chosen]
+        return run
+
+    def _remade(self, data: bytes, entries: list[Entry]) -> Run:
         run = Run(
-            self.data,
-            [self.entries[index] for index in chosen],
+            data,
+            entries,
             clients=self.clients,
-            places=places,
+            places=self.places,
             edge=self.edge,
             session=self.session,
             serial=self.serial,
         )
         run.flows, run.packet_writer = self.flows, self.packet_writer
-        if self.first or self.offsets is not None:
-            run.offsets = [self.offset(index) for index in chosen]
+        run.first, run.offsets = self.first, self.offsets
         return run

@@ -89,13 +89,14 @@ class Sender:
     A link to an owner or to another edge, for QoS 0 runs that need no decision.
 
     `room` more bytes may be sent, and `sent` were sent, counted as `Run.size`. The code that sets
-    `room` accounts for all other traffic.
+    `room` accounts for all other traffic. `has_properties`: True if the other end reads properties.
     """
 
     def __init__(self, packet_writer: PacketWriter, make_header: Callable[[str], bytes]) -> None:
         """`make_header` makes the header of a client's batch, with any count (`COUNT`)."""
         self.room = 0
         self.sent = 0
+        self.has_properties = False
         self._packet_writer = packet_writer
         self._make_header = make_header
         self._headers: dict[str, bytes] = {}
@@ -113,6 +114,8 @@ class Sender:
         """Send a run of one client; return False if that is impossible now."""
         if not self.can_send:
             return False
+        if not self.has_properties:
+            run = run.without_properties()
         header = self._headers.get(run.clients[0])
         if header is None:
             header = self._make_header(run.clients[0])[:-COUNT]

@@ -376,7 +376,12 @@ class ClientSessions:
             if flow is None:
                 return
         message = Message(
-            packet.topic, packet.payload, packet.qos, packet.retain, session.client_id
+            packet.topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            session.client_id,
+            properties=packet.properties,
         )
         publication = Publication(message, session, flow)
         if is_sys(packet.topic):

@@ -78,6 +78,10 @@ class Message:
             self._link_packet = packet
         return packet
 
+    def without_properties(self) -> Message:
+        """Return the message as a node gets it that knows of no properties."""
+        return attrs.evolve(self, properties=b"", packet=None) if self.properties else self
+
     def property_list(self, level: int) -> bytes:
         """Return what stands before the payload of a PUBLISH for a client of this level."""
         return property_list(self.properties) if level >= LISTED_LEVEL else b""
