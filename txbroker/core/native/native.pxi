@@ -132,6 +132,11 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         cbool has_list()
         size_t properties()
 
+    cppclass Listed:
+        size_t count
+        size_t properties
+        void add(const Entry& one)
+
     cppclass Publish:
         uint16_t packet_id
         uint8_t qos
@@ -143,7 +148,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         string copied
         cbool is_copied
         cbool is_marked
-        cbool may_be_listed
+        Listed listed
         const NativeBailiwick* bailiwick
         void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
         void unmark(const char* data, char* copy)

@@ -74,10 +74,10 @@ inline Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame) {
 
 // -- publishes
 
-// A PUBLISH by itself: where its body begins, where its topic does end, where its payload begins and
-// where that ends, from its own beginning.
+// A PUBLISH by itself: where its body begins, where its topic does end, where its properties and its
+// payload begin and where that ends, from its own beginning.
 struct Publish {
-    size_t body, topic_end, payload, end;
+    size_t body, topic_end, properties, payload, end;
     uint16_t packet_id;
     uint8_t qos;
 };
@@ -93,6 +93,16 @@ struct Entry {
     size_t list_start() const { return topic_end + (qos ? 2 : 0); }
     bool has_list() const { return payload > list_start(); }
     size_t properties() const { return payload - properties_size(payload - list_start()); }
+};
+
+// How many of the entries of a run have a property list, and how many bytes of properties.
+struct Listed {
+    size_t count = 0, properties = 0;
+
+    void add(const Entry& one) {
+        count += one.has_list();
+        properties += one.payload - one.properties();
+    }
 };
 
 // `limits.levels`, of the process.
@@ -119,7 +129,7 @@ public:
     std::string copied;
     bool is_copied = false;
     bool is_marked = false;  // some lie there in the stored form
-    bool may_be_listed = false;  // else none has a property list
+    Listed listed;
     const Bailiwick* bailiwick = nullptr;  // without, any topic will do
 
     Gathered() {
@@ -152,7 +162,6 @@ public:
 
     // Whether these are plain properties, as those of the last one are.
     bool is_list(const Byte* properties, size_t size) {
-        may_be_listed = true;
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
         if (!are_plain(properties, size)) return false;
         last_list_ = properties;
@@ -176,6 +185,8 @@ public:
         }
         push(start, by + one.body + 2, by + one.topic_end, by + one.payload, by + one.end,
              one.packet_id, one.qos);
+        listed.count += entries.back().has_list();
+        listed.properties += one.payload - one.properties;
     }
 
     // One more that lies there, and is as it is to be.
@@ -235,13 +246,14 @@ inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Pu
     if (!topic || payload > size) return false;
     uint16_t packet_id = qos ? body[payload - 2] << 8 | body[payload - 1] : 0;
     if (qos && !packet_id) return false;
+    size_t properties = payload;
     if (has_list(form, first)) {
-        size_t properties;
         if (!cut_list(body, size, payload, properties)) return false;
         if (!gathered.is_list(body + properties, payload - properties)) return false;
     }
     if (!gathered.is_topic(body + 2, topic)) return false;
-    one = {frame.body, frame.body + 2 + topic, frame.body + payload, frame.stop, packet_id, qos};
+    one = {frame.body, frame.body + 2 + topic, frame.body + properties, frame.body + payload,
+           frame.stop, packet_id, qos};
     return true;
 }
 
@@ -266,6 +278,8 @@ inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t
             if (!cut_list(data, end, payload, properties)) break;
             if (!gathered.is_list(data + properties, payload - properties)) break;
             if (FORM == Form::STORED) gathered.is_marked = true;
+            ++gathered.listed.count;
+            gathered.listed.properties += payload - properties;
         }
         gathered.push(at, topic, topic_end, payload, end);
         at = end;

@@ -59,29 +59,23 @@ cdef class Run:
             found.push_back(one)
         if found.empty():
             raise ValueError("a run has at least one message")
-        self.set(data, found, True)
+        self.set(data, found, listed_in(found))
         self.clients = clients
         self.places = places
         self.edge = edge
         self.session = session
         self.serial = serial
 
-    cdef int set(
-        self, bytes data, const vector[Entry]& entries, bint may_be_listed
-    ) except -1:
-        """At least one entry; the rest is as for a new one. Else none has a property list."""
-        cdef uint64_t size = OVERHEAD * entries.size()
+    cdef int set(self, bytes data, const vector[Entry]& entries, const Listed& listed) except -1:
+        """At least one entry; the rest is as for a new one."""
+        cdef uint64_t size = OVERHEAD * entries.size() + listed.properties
         cdef size_t index
         self.data = data
-        self.listed = 0
+        self.listed = listed.count
         keep(self.entries_, entries)
         for index in range(entries.size()):
             size += entries[index].end - entries[index].payload
             size += entries[index].topic_end - entries[index].topic
-        if may_be_listed:
-            for index in range(entries.size()):
-                self.listed += entries[index].has_list()
-                size += entries[index].payload - entries[index].properties()
         self.size = size
         self.qos = entries[0].qos > 0
         self.epoch = 0
@@ -282,23 +276,26 @@ cdef class Run:
         """Some of them, by indices that are good."""
         cdef Run run
         cdef vector[Entry] entries
+        cdef Listed listed
         cdef uint32_t index
         if chosen.empty():
             raise ValueError("a run has at least one message")
         entries.reserve(chosen.size())
         for index in chosen:
             entries.push_back(self.entries_[index])
-        run = self.remade(self.data, entries, self.listed > 0)
+        if self.listed:
+            listed = listed_in(entries)
+        run = self.remade(self.data, entries, listed)
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]
         if self.first or self.offsets is not None:
             run.first, run.offsets = 0, [self.offset(index) for index in chosen]
         return run
 
-    cdef Run remade(self, bytes data, const vector[Entry]& entries, bint may_be_listed):
+    cdef Run remade(self, bytes data, const vector[Entry]& entries, const Listed& listed):
         """One of other messages, or of these in another form, and otherwise the same."""
         cdef Run run = Run.__new__(Run)
-        run.set(data, entries, may_be_listed)
+        run.set(data, entries, listed)
         run.clients = self.clients
         run.places = self.places
         run.edge = self.edge
@@ -313,13 +310,22 @@ cdef class Run:
 
     def without_properties(self):
         """As in the reference."""
+        cdef Listed none
         if not self.listed:
             return self
         if self.without_lists.starts.empty():
             self.encode(&self.without_lists, False)
         return self.remade(
-            self.data_without_lists, self.without_lists.moved(self.entries_), False
+            self.data_without_lists, self.without_lists.moved(self.entries_), none
         )
+
+
+cdef Listed listed_in(const vector[Entry]& entries):
+    cdef Listed listed
+    cdef size_t index
+    for index in range(entries.size()):
+        listed.add(entries[index])
+    return listed
 
 
 cdef Run gathered_run(Gathered& gathered, bytes data):
@@ -337,6 +343,6 @@ cdef Run gathered_run(Gathered& gathered, bytes data):
         )
         gathered.unmark(PyBytes_AS_STRING(data), PyBytes_AS_STRING(copy))
         data = copy
-    run.set(data, gathered.entries, gathered.may_be_listed)
+    run.set(data, gathered.entries, gathered.listed)
     run.edge = ""
     return run
