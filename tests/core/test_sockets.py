@@ -24,11 +24,14 @@ from tests.core.cores import (
     both,
     needs_compiled,
     publish,
+    stored,
 )
+from tests.support.property_lists import user_property
 from txbroker.core import FED
 from txbroker.core.reference.packet_writer import HIGH_MARK
 from txbroker.core.reference.packets import encode_length
 
+USER = user_property("name", "value")
 WAY = ("here", "here", "edge", None)
 
 
@@ -758,6 +761,66 @@ def test_a_batch_whose_header_is_known_goes_on_at_once(core: Any) -> None:
         assert publish(b"a/b", b"12") == link.reader.recv(100)
         assert (0, 1) == (link.router.received, link.router.delivered)
         assert 17.0 == link.packet_reader.heard_at and link.packet_reader.received > 5
+
+
+@both
+def test_a_batch_in_the_stored_form_goes_on_at_once(core: Any) -> None:
+    """Packets with a list among others; clients of each level get their own form."""
+    said = [(b"1", b""), (b"2", None), (b"3", USER), (b"4", USER)]
+    packets = [publish(b"a/b", payload, properties=listed) for payload, listed in said]
+    data = b"".join(
+        packet if listed is None else stored(packet)
+        for packet, (_, listed) in zip(packets, said, strict=True)
+    )
+    for level in (4, 5):
+        with a_link(core) as link:
+            link.subscriber.packet_writer.level = level
+            assert link.wait(header(b"one", 4) + data) is None
+            expected = b"".join(
+                publish(b"a/b", payload, properties=None if level < 5 else listed or b"")
+                for payload, listed in said
+            )
+            assert expected == link.reader.recv(1000)
+            assert 4 == link.router.delivered and not link.packet_reader.expected
+            assert link.packet_reader.received > 2 * len(USER)
+
+
+@both
+def test_a_list_that_is_not_plain_is_for_others(core: Any) -> None:
+    """Those before it have gone on, and it is of the same batch."""
+    odd = stored(publish(b"a", b"2", properties=b"\x23\0\1"))
+    with a_link(core) as link:
+        data = header(b"one", 2) + stored(publish(b"a", b"1", properties=USER)) + odd
+        assert [(link.number, FED)] == link.wait(data)
+        link.router.send_outputs()
+        assert publish(b"a", b"1") == link.reader.recv(100)
+        head = link.packet_reader.step()
+        assert (0, b"one\1\0\0\0") == head
+        link.packet_reader.expected = 1
+        assert (odd[0], odd[2:]) == link.packet_reader.step()
+
+
+@both
+def test_publishes_of_a_client_at_level_5_go_on_at_once(core: Any) -> None:
+    """To clients here, to a link whose node reads properties, and into the journal."""
+    packets = [publish(b"a", b"1", properties=b""), publish(b"a", b"2", properties=USER)]
+    kept: list[bytes] = []
+    with a_bench(core) as bench:
+        session = bench.publisher.session
+        bench.publisher.packet_reader.open(session, "publisher", None, clean=True, level=5)
+        bench.subscriber.packet_writer.level = 5
+        bench.router.interests.add("#", "there", "there")
+        bench.way = ("here", "here", "edge", lambda runs: kept.extend(run.raw for run in runs))
+        bench.add_sender("there").has_properties = True
+        bench.wait(b"".join(packets))
+        bench.sockets.tell()
+        sent = b"".join(map(stored, packets))
+        assert [sent] == kept
+        assert b"<publisher>\2\0\0\0" + sent == bench.reader.recv(1000)
+        assert b"".join(packets) == bench.subscriber.packet_writer.take()
+        odd = publish(b"a", b"2", properties=b"\x23\0\1")
+        assert [(bench.number, FED)] == bench.wait(odd)
+        assert (0x30, odd[2:]) == bench.publisher.packet_reader.step()
 
 
 @both
