@@ -436,7 +436,7 @@ def test_a_socket_that_cannot_be_written_is_told(core: Any) -> None:
 
 
 @both
-@pytest.mark.parametrize("what", ["dropped", "fills", "is_behind", "waiting"])
+@pytest.mark.parametrize("what", ["dropped", "too_large", "fills", "is_behind", "waiting"])
 def test_a_packet_writer_to_be_looked_at_is_not_written(core: Any, what: str) -> None:
     """Whoever looks at it writes it."""
     router = core.Router(lambda: None)

@@ -234,7 +234,6 @@ def test_what_is_too_large_for_one_client_is_counted_and_goes_to_others(
         small.packet_writer.dropped,
     )
     assert fits + large + fits == other.packet_writer.take()
-
     fits, large = (publish(b"qos1/a", b"x" * n, 1, 1, properties=properties) for n in (8, 9))
     assert len(fits) == small.packet_writer.max_packet
     assert [] == router.fan_out(a_run(core, large, level=level), "part")
@@ -251,6 +250,29 @@ def test_what_is_too_large_for_one_client_is_counted_and_goes_to_others(
     writer.give_first(b"qos1/a", b"x" * 9, 1, 80, listed, retain=True)
     assert not writer.send_qos0(large + b"x")
     assert (5, 0, 1) == (writer.too_large, writer.waiting, writer.in_flight)
+
+
+@both
+@pytest.mark.parametrize("how", ["fan_out", "give", "give_again", "give_first", "send_qos0"])
+def test_somebody_hears_of_what_is_too_large(core: Any, how: str) -> None:
+    """At once, though nothing is to be written, and by the end of the turn."""
+    told: list[bool] = []
+    router = core.Router(lambda: told.append(True))
+    client = Client(core, router)
+    writer = client.packet_writer
+    writer.open_window(10, 10**6)
+    writer.max_packet = 10
+    if how == "fan_out":
+        client.subscribe("#")
+        assert [] == router.fan_out(a_run(core, publish(b"a", bytes(10))), None)
+    elif how == "send_qos0":
+        assert not writer.send_qos0(bytes(11))
+    elif how == "give_first":
+        writer.give_first(b"a", bytes(10), 1, 75, retain=True)
+    else:
+        assert getattr(writer, how)(b"a", bytes(10), 1, 75, "part", 1)
+    assert ([True], 1, 0) == (told, writer.too_large, writer.waiting)
+    assert [writer] == router.send_outputs()
 
 
 @both

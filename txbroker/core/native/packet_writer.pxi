@@ -136,10 +136,11 @@ cdef class PacketWriter:
         """Whether its packets have property lists."""
         return self.level >= LISTED_LEVEL
 
-    cdef bint is_accepted(self, size_t size) noexcept:
+    cdef bint is_accepted(self, size_t size) except -1:
         """Whether the client takes a packet of this size; it is counted where not."""
         if not self.max_packet or size <= self.max_packet:
             return True
+        self.note()
         self.too_large += 1
         return False
 
@@ -224,7 +225,7 @@ cdef class PacketWriter:
     cdef bint is_sent(self) except -1:
         """Write all to `descriptor`; False: it was not to be, or there is more to be looked at."""
         cdef Written written
-        if self.descriptor < 0 or self.dropped or self.has_news():
+        if self.descriptor < 0 or self.dropped or self.too_large or self.has_news():
             return False
         written = self.write(self.descriptor)
         if written == ENOUGH:
@@ -332,7 +333,10 @@ cdef class PacketWriter:
         """One that was read from a journal; it leaves with `pump`. False: there is no room."""
         cdef uint32_t number = self.router.part_number(part)
         cdef Content content = self.content_of(topic, payload, properties, qos, False, size)
-        return not self.is_accepted(content.packet_size()) or self.wait(content, number, offset)
+        if self.is_accepted(content.packet_size()):
+            return self.wait(content, number, offset)
+        self.router.tell()
+        return True
 
     def give_first(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size,
@@ -342,6 +346,8 @@ cdef class PacketWriter:
         cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         if self.is_accepted(content.packet_size()):
             self.own_window().first.push(content, NONE, 0)
+        else:
+            self.router.tell()
 
     cdef Content content_of(
         self, bytes topic, bytes payload, bytes properties, int qos, bint retain, uint32_t size

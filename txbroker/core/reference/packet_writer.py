@@ -78,7 +78,7 @@ class PacketWriter:
     - `is_behind`: True if publishers may wait for this output.
     - `level`: the client's level of MQTT; below 5 its packets have no property lists.
     - `max_packet`: the largest packet in bytes that the client accepts, or 0 for any. Larger ones
-      are discarded for this client alone, and counted in `too_large`.
+      are discarded for this client alone, and counted in `too_large`, which is news.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PacketWriter:
 
     def is_sent(self) -> bool:
         """True if all output was written to `descriptor`, and the writer has no news."""
-        if self.descriptor < 0 or self.dropped or self.has_news:
+        if self.descriptor < 0 or self.dropped or self.too_large or self.has_news:
             return False
         try:
             return self.send_to(self.descriptor)
@@ -376,6 +376,7 @@ class PacketWriter:
         """True if the client accepts a packet of this size; count the packet otherwise."""
         if not self.max_packet or len(packet) <= self.max_packet:
             return True
+        self._note()
         self.too_large += 1
         return False
 
