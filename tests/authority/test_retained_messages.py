@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.property_lists import plain_properties
@@ -31,6 +31,7 @@ def test_size_is_that_of_topics_and_payloads() -> None:
     assert (0, 0) == (messages.size, len(messages))
 
 
+@settings(deadline=None)
 @given(plain_properties, st.binary(max_size=200), st.integers(0, 2))
 def test_message_is_shown_with_its_properties(properties: bytes, payload: bytes, qos: int) -> None:
     """Without any, its value is that of a version which knows of none."""

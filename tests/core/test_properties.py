@@ -50,7 +50,7 @@ def without_lists(lists: list[bytes], qos: int = 0) -> list[bytes]:
     return [publish(b"a/%d" % (n % 2), b"%d" % n, qos, n + 1) for n in range(len(lists))]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(lists=some_lists, qos=st.sampled_from([0, 1]))
 def test_a_run_has_what_its_publishes_have(lists: list[bytes], qos: int) -> None:
     for core in CORES:
@@ -147,7 +147,7 @@ def sorted_targets(router: Any) -> list[tuple[Any, Any]]:
     return sorted(router.targets.match("a"), key=lambda one: one[1].packet_writer.level)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     lists=st.lists(st.none() | plain_properties, min_size=1, max_size=8),
     qos=st.sampled_from([0, 1]),
@@ -294,7 +294,7 @@ def test_a_link_takes_the_stored_form_alone(core: Any) -> None:
     assert (0x33, retained[2:5] + b"\0\x01" + b"4", USER) == cut_list(retained[0], retained[2:])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     lists=st.lists(st.none() | plain_properties, min_size=1, max_size=8),
     qos=st.sampled_from([0, 1]),
