@@ -380,3 +380,14 @@ def test_entries_with_a_packet_id_have_room_for_it() -> None:
     (entry,) = a_run(COMPILED, data).entries
     with pytest.raises(ValueError, match="outside"):
         COMPILED.Run(data, [entry._replace(payload=entry.topic_end + 1)], clients=("",))
+
+
+def test_what_expires_is_for_others() -> None:
+    """A run does not age: such a message goes on by itself, from a client and on a link."""
+    expires = b"\x02\x00\x00\x00\x05" + USER
+    for core in CORES:
+        link = core.LinkReader(1000)
+        link.expected = 2
+        packet = stored(publish(b"a", b"1", 1, 1, properties=expires))
+        link.feed(packet)
+        assert (packet[0], packet[2:]) == link.step()

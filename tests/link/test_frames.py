@@ -73,7 +73,7 @@ def test_dup_is_ignored() -> None:
         b"\xf0\x00",
         b"\xf1\x03\x00\x01a",  # no property list
         b"\xf1\x07\x00\x01a\x03\x23\x00\x01",  # a topic alias
-        b"\xf1\x08\x00\x01a\x06\x23\x00\x01",  # more properties than bytes
+        b"\xf1\x07\x00\x01a\x06\x23\x00\x01",  # more properties than bytes
         b"\x01\x00",  # type 0 has no flags
         b"\x00\x02\xff\xff",  # not a protobuf message
         b"\x30\x01\x00",  # a PUBLISH that ends in its topic

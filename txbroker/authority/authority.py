@@ -269,6 +269,14 @@ class Authority:
         for outgoing in self.outgoing:
             outgoing.note(topic)
 
+    def expire_retained(self) -> None:
+        """Remove the retained messages whose interval has passed; called now and then."""
+        topics = self.retained.take_expired()
+        self._journal.note_retained(topics)
+        for topic in topics:
+            for outgoing in self.outgoing:
+                outgoing.note(topic)
+
     def _has_room_for(self, message: Message) -> bool:
         """True if the zone may retain the message in place of the topic's earlier value."""
         messages, size = self.most_retained

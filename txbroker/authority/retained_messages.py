@@ -10,33 +10,65 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from struct import Struct
 from weakref import WeakSet, WeakValueDictionary
 
 from txbroker.core.retained_tree import RetainedTree
 from txbroker.model.stored_value import StoredValue, in_memory
 from txbroker.model.topics import matches
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.message_expiry import with_expiry
 from txbroker.mqtt.wire.property_list import property_list, read_list
 
 _LISTED = 0x80
 """Bit of the QoS byte of a stored value whose payload follows a property list."""
 
+_EXPIRES = 0x40
+"""Bit of the QoS byte of a stored value that has its `_END` before the property list."""
 
-def pack(message: Message) -> bytes:
-    """Return the stored value of a message: its QoS, its property list if any, and its payload."""
+_END = Struct(">Q")
+"""The reading of the node's message clock at which a message expires, in microseconds."""
+
+_SECOND = 1_000_000
+
+FEW_ENDS = 1_000
+"""Ends of earlier values that may stay in the heap, beside as many as there are messages."""
+
+
+def pack(message: Message, now: int = 0) -> bytes:
+    """
+    Return the stored value: QoS, the end of its expiry interval and its property list if any,
+    payload.
+
+    `now` is the reading of the node's message clock when the message arrived.
+    """
     if not message.properties:
         return bytes((message.qos,)) + message.payload
+    first, end = message.qos | _LISTED, b""
+    expiry = message.expiry
+    if expiry is not None:
+        first, end = first | _EXPIRES, _END.pack(now + expiry * _SECOND)
     listed = property_list(message.properties)
-    return b"".join((bytes((message.qos | _LISTED,)), listed, message.payload))
+    return b"".join((bytes((first,)), end, listed, message.payload))
 
 
-def unpack(topic: str, packed: bytes) -> Message:
-    """Return the retained message of a stored value."""
-    properties, payload = b"", 1
+def unpack(topic: str, packed: bytes, now: int = 0) -> Message:
+    """Return the retained message of a stored value, with what is left of its interval."""
+    properties, at, end = b"", 1, end_of(packed)
+    if end is not None:
+        at += _END.size
     if packed[0] & _LISTED:
-        properties, payload = read_list(packed, payload, len(packed))
-    qos = packed[0] & ~_LISTED
-    return Message(topic, packed[payload:], qos, True, properties=properties)
+        properties, at = read_list(packed, at, len(packed))
+    if end is not None:
+        properties = with_expiry(properties, (end - now) / _SECOND)
+    return Message(topic, packed[at:], packed[0] & 3, True, properties=properties)
+
+
+def end_of(packed: bytes) -> int | None:
+    """Return the reading of the clock at which a stored message expires; None: never."""
+    end: int | None = _END.unpack_from(packed, 1)[0] if packed[0] & _EXPIRES else None
+    return end
 
 
 class RetainedMessages:
@@ -44,12 +76,15 @@ class RetainedMessages:
     The retained messages by topic.
 
     `size`: the bytes of all topics and payloads. `keep`: returns a value as stored, in memory or,
-    if long, in the value file.
+    if long, in the value file. `now`: the node's message clock, in microseconds. A message whose
+    interval has passed is shown with an interval of 0 until `take_expired` removes it.
     """
 
     def __init__(self) -> None:
         self.size = 0
         self.keep: Callable[[StoredValue], StoredValue] = in_memory
+        self.now: Callable[[], int] = lambda: 0
+        self._ends: list[tuple[int, bytes]] = []  # a heap; entries of earlier values stay in it
         self._tree: RetainedTree[StoredValue] = RetainedTree()
         self._shown: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._gathered: WeakSet[RetainedCollection] = WeakSet()
@@ -73,18 +108,46 @@ class RetainedMessages:
 
     def set(self, message: Message) -> None:
         """Retain the message as its topic's last one."""
-        self.put(message.topic.encode(), pack(message))
+        self.put(message.topic.encode(), pack(message, self.now()))
 
     def put(self, name: bytes, packed: StoredValue) -> None:
         """Retain a message in its stored form."""
-        packed = self.keep(packed)
-        before = self._tree.put(name, packed)
+        kept = self.keep(packed)
+        before = self._tree.put(name, kept)
+        self._note_end(name, packed)
+        packed = kept
         self.size += _size(name, packed)
         if before is not None:
             self.size -= _size(name, before)
             self._shown.pop(name, None)
         for gathering in self._gathered:
             gathering.note(name)
+
+    def take_expired(self) -> list[str]:
+        """Remove the messages whose interval has passed, and return their topics."""
+        now, expired = self.now(), []
+        while self._ends and self._ends[0][0] <= now:
+            end, name = heappop(self._ends)
+            if self._is_end(end, name):
+                expired.append(name.decode())
+                self.remove(expired[-1])
+        return expired
+
+    def _note_end(self, name: bytes, packed: StoredValue) -> None:
+        # A long value is in the value file: a start must not read all of them. Such a message is
+        # noted when it is shown.
+        end = end_of(packed) if isinstance(packed, bytes) else None
+        if end is None:
+            return
+        heappush(self._ends, (end, name))
+        if len(self._ends) > 2 * len(self._tree) + FEW_ENDS:
+            # A topic that is published each second would fill the heap with its earlier values.
+            self._ends = [one for one in self._ends if self._is_end(*one)]
+            heapify(self._ends)
+
+    def _is_end(self, end: int, name: bytes) -> bool:
+        found = self._tree.entry(name)
+        return found is not None and end_of(bytes(found[1])) == end
 
     def remove(self, topic: str) -> None:
         """Remove the topic's message."""
@@ -132,7 +195,13 @@ class RetainedMessages:
     def _show(self, name: bytes, packed: StoredValue) -> Message:
         message = self._shown.get(name)
         if message is None:
-            message = self._shown[name] = unpack(name.decode(), bytes(packed))
+            data = bytes(packed)
+            message = unpack(name.decode(), data, self.now())
+            end = end_of(data)
+            if end is None:
+                self._shown[name] = message
+            elif message.expiry == 0:
+                heappush(self._ends, (end, name))
         return message
 
 

@@ -28,7 +28,7 @@ from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 from txbroker.storage.committer import Committer, Durability
-from txbroker.storage.lived_time import LivedTime
+from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
 from txbroker.storage.value_file import RETAINED, ValueFile
@@ -93,12 +93,21 @@ class DataDirectory:
         self.lived = LivedTime(
             self.tables.table("lived"), now=timers.now, wall=wall, last=self._tables_log.time
         )
+        self.message_clock = LivedTime(
+            self.tables.table("lived"),
+            now=timers.now,
+            wall=wall,
+            last=self._tables_log.time,
+            key=b"messages",
+            longest_gap=LONGEST_DOWN,
+        )
         self.journals = Journals(
             data / "journal",
             self.committer,
             _on_trimmed,
             segment_bytes=segment_bytes,
             data=data,
+            clock=self.message_clock,
         )
         self.arrivals = StagedJournals(
             data / "arriving", self.committer, _on_trimmed, segment_bytes=segment_bytes
@@ -205,6 +214,7 @@ class DataDirectory:
     def close(self) -> None:
         """Write and sync all data; raises `StoreError`."""
         self.lived.note()
+        self.message_clock.note()
         try:
             self.committer.close()
         finally:

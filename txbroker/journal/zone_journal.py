@@ -37,12 +37,16 @@ class Record:
 class Records:
     """
     Records in order, made on demand out of `stored` and cached. An index counts records from 0.
+
+    `age` returns the seconds since an offset was appended. A message that expires has what is left
+    of its interval.
     """
 
-    __slots__ = ("_made", "_made_size", "stored")
+    __slots__ = ("_made", "_made_size", "age", "stored")
 
-    def __init__(self, stored: StoredRecords) -> None:
+    def __init__(self, stored: StoredRecords, age: Callable[[int], float] = lambda _: 0.0) -> None:
         self.stored = stored
+        self.age = age
         self._made: dict[int, Record] = {}
         self._made_size = 0
 
@@ -68,6 +72,10 @@ class Records:
             place
         )
         message = Message(topic, payload, qos, retain, client, None, node, packet, properties)
+        expiry = message.expiry
+        if expiry is not None:
+            # It is not cached: what is left of its interval changes.
+            return Record(offset, message.with_expiry(expiry - self.age(offset)))
         record = self._made[place] = Record(offset, message)
         self._made_size += MADE_BYTES + 2 * len(packet)
         return record

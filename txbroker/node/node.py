@@ -224,6 +224,8 @@ class Node:
         self._sys.refresh()
         if self.authority is not None:
             self.authority.wills.forget_old(self._ground.disk.lived())
+            if self.authority.serving:
+                self.authority.expire_retained()
         self._edge_role.look_after_sessions()
         if self._owner is None:
             self._trim()

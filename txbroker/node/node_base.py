@@ -115,6 +115,7 @@ class NodeBase:
     def tidy(self) -> None:
         """Run periodic work; the caller calls this every second or so."""
         self.disk.lived.tick()
+        self.disk.message_clock.tick()
         self.disk.tables.clean()
         self.disk.scan()
 

@@ -25,12 +25,19 @@ Maximum that a gap between two processes counts, in microseconds.
 A killed process may leave this much unstored. Only the wall clock measures the rest of a gap.
 """
 
+LONGEST_DOWN = 30 * 24 * 3600 * SECOND
+"""
+Maximum that a gap counts for the ages of messages, in microseconds.
+
+A message must not outlive its interval by the time that its node was down. A longer gap is a wrong
+clock.
+"""
+
 STEPS = 64
 """Marks in an age: an entry expires at most a 64th of the age too late."""
 
 _NOTE = Struct(">QQ")  # lived time, and the wall clock at that reading
 _MARK = Struct(">QQ")  # a reading, and the last entry of the log at that reading
-_KEY = b"lived"
 
 
 class LivedTime:
@@ -39,10 +46,19 @@ class LivedTime:
 
     A new node's clock begins at the time of day. So its readings compare with the times of day that
     earlier versions stored.
+
+    A gap between two processes counts up to `longest_gap`, in microseconds.
     """
 
     def __init__(
-        self, table: LogTable, *, now: Callable[[], float], wall: Callable[[], int], last: int
+        self,
+        table: LogTable,
+        *,
+        now: Callable[[], float],
+        wall: Callable[[], int],
+        last: int,
+        key: bytes = b"lived",
+        longest_gap: int = LONGEST_GAP,
     ) -> None:
         """
         Continue the clock from the stored reading in `table`.
@@ -53,16 +69,27 @@ class LivedTime:
         self._table = table
         self._now = now
         self._wall = wall
-        stored = table.get(_KEY)
+        self._key = key
+        stored = table.get(key)
         lived, noted = (last, last) if stored is None else _NOTE.unpack(stored)
         gap = wall() - noted if noted else 0
         self._begun = now()
-        self._before = (lived or wall()) + min(max(gap, 0), LONGEST_GAP)
+        self._started = wall()
+        self._before = (lived or wall()) + min(max(gap, 0), longest_gap)
         self.note()
 
     def __call__(self) -> int:
         """Return a reading."""
         return self._before + int((self._now() - self._begun) * SECOND)
+
+    def at(self, time: int) -> int:
+        """
+        Return the reading at a moment of an earlier process, from the wall clock then.
+
+        Only the wall clock at the start of this process counts. One that went back counts as no
+        time.
+        """
+        return self._before - max(self._started - time, 0)
 
     def tick(self) -> None:
         """Store the reading every `NOTED_EVERY`; the caller calls this each second."""
@@ -72,7 +99,7 @@ class LivedTime:
     def note(self) -> None:
         """Store the reading with the next commit."""
         self._noted = self()
-        self._table.put(_KEY, _NOTE.pack(self._noted, self._wall()))
+        self._table.put(self._key, _NOTE.pack(self._noted, self._wall()))
 
 
 class EntryAges:

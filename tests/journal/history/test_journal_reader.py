@@ -53,10 +53,12 @@ def passage(apex: str, left: str, entered: str, epoch: int = 1) -> control_pb2.R
 
 
 def test_an_honest_answer_is_taken() -> None:
-    assert [11, 20] == list(_chunk(ASKED, reply(11, 20), known_epoch).records.stored.offsets())
-    assert 10 == _chunk(ASKED, reply(through=10), known_epoch).through
+    assert [11, 20] == list(
+        _chunk(ASKED, reply(11, 20), known_epoch, float).records.stored.offsets()
+    )
+    assert 10 == _chunk(ASKED, reply(through=10), known_epoch, float).through
     for said in (passage("a/x", "a", "a/x"), passage("a/x", "a/x", "a"), passage("a", "", "a")):
-        assert 1 == len(_chunk(ASKED, said, known_epoch).passages)
+        assert 1 == len(_chunk(ASKED, said, known_epoch, float).passages)
 
 
 LIES = {
@@ -85,7 +87,7 @@ LIES = {
 def test_a_lie_is_no_answer(lie: str) -> None:
     """It ended the task that had asked, and the session waited for the answer for ever."""
     with pytest.raises(PeerError):
-        _chunk(ASKED, LIES[lie], known_epoch)
+        _chunk(ASKED, LIES[lie], known_epoch, float)
 
 
 def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
@@ -98,6 +100,7 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
         standing=nothing,
         channels=nothing,
         tasks=nothing,
+        now=lambda: 0.0,
     )
     zones = ResolverCache(Router(lambda: None), 100)
     if apex is not None:

@@ -119,6 +119,7 @@ class ZoneStore:
         """Connect the authority whose state this store persists."""
         self._authority = authority
         authority.retained.keep = self._disk.attic.keep
+        authority.retained.now = self._disk.message_clock
 
     def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
         """
@@ -450,14 +451,14 @@ class ZoneStore:
         for batch in part.origins(after):
             state.marks.update(batch.marks)
         absorbed = self._absorbed()
-        for record in part.retained(after):
+        for record, time in part.retained(after):
             message = record.message
             if any(record.offset <= at and is_within(message.topic, a) for a, at in absorbed):
                 continue
             self._changed.add(message.topic)
             name = message.topic.encode()
             if message.payload:
-                state.retained[name] = pack(message)
+                state.retained[name] = pack(message, self._disk.message_clock.at(time))
             else:
                 state.retained.pop(name, None)
 

@@ -242,6 +242,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         bint acknowledge(uint16_t id)
         bint receive(uint16_t id)
         bint complete(uint16_t id)
+        bint refuse(uint16_t id)
 
 cdef extern from "native/stored.hpp" namespace "txbroker":
     cbool are_same(const Byte* at, const Byte* other, size_t size)

@@ -317,22 +317,22 @@ cdef class PacketWriter:
 
     def give(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
-        int64_t offset, bytes properties not None=b"",
+        int64_t offset, bytes properties not None=b"", *, bint retain=False,
     ):
         """A live QoS 1/2 message: in flight, or in the queue; False: there is no room."""
         cdef uint32_t number = self.router.part_number(part)
-        cdef Content content = self.content_of(topic, payload, properties, qos, False, size)
+        cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         is_given = self.put_qos12(content, number, offset)
         self.router.tell()
         return is_given
 
     def give_again(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
-        int64_t offset, bytes properties not None=b"",
+        int64_t offset, bytes properties not None=b"", *, bint retain=False,
     ):
         """One that was read from a journal; it leaves with `pump`. False: there is no room."""
         cdef uint32_t number = self.router.part_number(part)
-        cdef Content content = self.content_of(topic, payload, properties, qos, False, size)
+        cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         if self.is_accepted(content.packet_size()):
             return self.wait(content, number, offset)
         self.router.tell()
@@ -421,6 +421,10 @@ cdef class PacketWriter:
     def complete(self, uint16_t packet_id):
         """As in the reference."""
         return self.complete_one(packet_id)
+
+    def refuse(self, uint16_t packet_id):
+        """As in the reference."""
+        return self.window == NULL or self.window.refuse(packet_id)
 
     def first_queued(self):
         """The lowest offset in the queue of each part that has any."""

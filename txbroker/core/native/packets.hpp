@@ -163,7 +163,8 @@ public:
     // Whether these are plain properties, as those of the last one are.
     bool is_list(const Byte* properties, size_t size) {
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
-        if (!are_plain(properties, size)) return false;
+        bool expires;
+        if (!are_plain(properties, size, expires) || expires) return false;
         last_list_ = properties;
         last_list_size_ = size;
         return true;

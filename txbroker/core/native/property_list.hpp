@@ -39,8 +39,10 @@ inline bool pass_text(const Byte*& at, const Byte* end) {
     return pass_binary(at, end) && is_text(text, at - text);
 }
 
-// Whether properties are those that travel with a message, and legal.
-inline bool are_plain(const Byte* at, size_t size) {
+// Whether properties are those that travel with a message, and legal; `expires`: one of them is the
+// message expiry interval.
+inline bool are_plain(const Byte* at, size_t size, bool& expires) {
+    expires = false;
     const Byte* const end = at + size;
     uint64_t known = 0;
     while (at < end) {
@@ -55,6 +57,7 @@ inline bool are_plain(const Byte* at, size_t size) {
         case 0x02:  // message expiry interval
             if (end - at < 4) return false;
             at += 4;
+            expires = true;
             break;
         case 0x03:  // content type
             if (!pass_text(at, end)) return false;

@@ -212,6 +212,15 @@ public:
         land(flight);
         return true;
     }
+
+    // PUBREC with an error; false: that is not what the message waits for.
+    bool refuse(uint16_t id) {
+        PacketIds::Slot* flight = flights_.find(id);
+        if (!flight) return true;
+        if (flight->qos != 2 || flight->state == RELEASED) return false;
+        land(flight);
+        return true;
+    }
 };
 
 }  // namespace txbroker

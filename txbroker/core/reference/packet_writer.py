@@ -232,13 +232,15 @@ class PacketWriter:
         part: Any,
         offset: int,
         properties: bytes = b"",
+        *,
+        retain: bool = False,
     ) -> bool:
         """
         Send or queue a live QoS 1/2 message; return False if the queue has no room.
 
         A message that the client cannot accept counts as sent [MQTT-3.1.2-25].
         """
-        waiting = self._packet(topic, payload, qos, size, False, part, offset, properties)
+        waiting = self._packet(topic, payload, qos, size, retain, part, offset, properties)
         if not self._has_space_for(waiting.packet):
             return True
         if not (self._first or self._queue) and self._can_launch:
@@ -258,9 +260,11 @@ class PacketWriter:
         part: Any,
         offset: int,
         properties: bytes = b"",
+        *,
+        retain: bool = False,
     ) -> bool:
         """Queue a message from a journal, for `pump`; return False if the queue has no room."""
-        waiting = self._packet(topic, payload, qos, size, False, part, offset, properties)
+        waiting = self._packet(topic, payload, qos, size, retain, part, offset, properties)
         if not self._has_space_for(waiting.packet):
             return True
         if not self.queue_has_room:
@@ -336,6 +340,19 @@ class PacketWriter:
         if flight is None:
             return True
         if flight.qos != 2 or flight.state != RELEASED:
+            return False
+        self._land(packet_id)
+        return True
+
+    def refuse(self, packet_id: int) -> bool:
+        """
+        Handle PUBREC with an error; `pump` must follow. Return False if a message awaits another
+        packet.
+        """
+        flight = self._flights.get(packet_id)
+        if flight is None:
+            return True
+        if flight.qos != 2 or flight.state == RELEASED:
             return False
         self._land(packet_id)
         return True

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from txbroker.core.reference.link_scope import LinkScope
 from txbroker.mqtt.wire.fields import limit_levels, topic_name_of
 from txbroker.mqtt.wire.framing import encode_length
+from txbroker.mqtt.wire.message_expiry import expiry_of
 from txbroker.mqtt.wire.property_list import LISTED, list_at
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
@@ -95,8 +96,8 @@ def plain_publish(
     Return the positions in a PUBLISH of this form that begins at `start` of a run, or None.
 
     None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN or
-    a list that is not plain. Or its topic begins with `$`, or is outside the link scope
-    `bailiwick`.
+    a list that is not plain, or it expires: a run does not age. Or its topic begins with `$`, or is
+    outside the link scope `bailiwick`.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
@@ -110,7 +111,7 @@ def plain_publish(
         return None
     if form.has_list(first_byte):
         found = list_at(body, payload, len(body))
-        if found is None:
+        if found is None or expiry_of(body[slice(*found)]) is not None:
             return None
         payload = found[1]
     try:

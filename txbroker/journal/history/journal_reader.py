@@ -7,8 +7,9 @@ part goes to the zone's present owner first; an earlier owner may have the part 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import attrs
@@ -42,6 +43,9 @@ log = get_logger()
 
 Done = Callable[[JournalChunk | ReadFailure], None]
 
+_LISTED = (b"\xf2", b"\xf3", b"\xf4", b"\xf5")
+"""First bytes of stored QoS 1 and 2 packets with a property list; payloads may have them, too."""
+
 READ_TIMEOUT = 30.0
 """Seconds that a reply may take: one reply may carry a message of the largest size."""
 
@@ -63,7 +67,9 @@ class JournalReader:
         standing: NodeGrant,
         channels: Channels,
         tasks: Tasks,
+        now: Callable[[], float],
     ) -> None:
+        self._now = now
         self._disk = disk
         self._authority = authority
         self._standing = standing
@@ -128,12 +134,18 @@ class JournalReader:
                 idle=self._authority is not None and not self._authority.serving,
                 unheard=self._is_unheard(part),
             )
+        offsets = found.records.stored.offsets()
+        packets = found.records.stored.packets()
+        ages: Iterable[int] = ()
+        if any(first in packets for first in _LISTED):
+            ages = (round(found.records.age(offset) * 1000) for offset in offsets)
         return control_pb2.ReadReply(
             kept=True,
             through=found.through,
             first=found.first,
-            offsets=found.records.stored.offsets(),
-            packets=found.records.stored.packets(),
+            offsets=offsets,
+            packets=packets,
+            ages=ages,
             last=found.last,
             rest=found.rest,
             closed=found.is_closed,
@@ -172,7 +184,7 @@ class JournalReader:
                 continue
             try:
                 if reply.kept:
-                    chunk = _chunk(request, reply, self._zones.epoch_of)
+                    chunk = _chunk(request, reply, self._zones.epoch_of, self._now)
                     self._say_found(part)
                     done(chunk)
                     return
@@ -244,6 +256,14 @@ class JournalReader:
 def _is_of(part: JournalId, cut: ZoneCut | None) -> bool:
     """True if the cut's node accepted the part's records and serves the zone at that epoch."""
     return cut is not None and (cut.apex, cut.epoch) == part
+
+
+def _ages(reply: control_pb2.ReadReply, now: Callable[[], float]) -> Callable[[int], float]:
+    """Return the age of each record: that of the answer, and the seconds since."""
+    if not reply.ages:
+        return lambda _: 0.0
+    came, offsets, ages = now(), list(reply.offsets), list(reply.ages)
+    return lambda offset: ages[bisect_left(offsets, offset)] / 1000 + now() - came
 
 
 def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> None:
@@ -320,14 +340,19 @@ class _Search:
 
 
 def _chunk(
-    asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply, known: Callable[[str], int]
+    asked: control_pb2.ReadRequest,
+    reply: control_pb2.ReadReply,
+    known: Callable[[str], int],
+    now: Callable[[], float],
 ) -> JournalChunk:
     """
     Return the records of an answer; raises `PeerError` for a dishonest answer.
 
-    `known`: returns the known epoch of a zone.
+    `known`: returns the known epoch of a zone. The records age by the clock `now` from here on.
     """
     check_read(asked, reply)
+    if reply.ages and len(reply.ages) != len(reply.offsets):
+        raise PeerError("records of which some have no age")
     stored = StoredRecords()
     if reply.offsets:
         try:
@@ -338,7 +363,7 @@ def _chunk(
     passages = passages_from_wire(reply.passages)
     check_passages(asked.zone, passages, known)
     return JournalChunk(
-        records=Records(stored),
+        records=Records(stored, _ages(reply, now)),
         through=reply.through,
         first=reply.first,
         last=reply.last,

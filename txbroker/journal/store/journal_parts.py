@@ -13,7 +13,9 @@ gets its offset when it is gathered. Offsets of a part follow one another; a sta
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -38,7 +40,9 @@ from txbroker.model.publish_run import MOST, PublishRun
 from txbroker.mqtt.wire.message import Message
 from txbroker.storage.committer import Committer
 from txbroker.storage.files import make_folder, sync_folder
+from txbroker.storage.lived_time import LivedTime
 from txbroker.storage.log import SegmentLog
+from txbroker.storage.record_ages import RecordAges
 from txbroker.storage.recovery import OnTrimmed
 
 BATCH_BYTES = 256 * 1024
@@ -88,9 +92,14 @@ class JournalPart:
     """
 
     def __init__(
-        self, key: JournalId, log: SegmentLog, committer: Committer, meta: PartMeta
+        self,
+        key: JournalId,
+        log: SegmentLog,
+        committer: Committer,
+        meta: PartMeta,
+        clock: LivedTime | None,
     ) -> None:
-        """Create the part; only `Journals` does."""
+        """Create the part; only `Journals` does. `clock` None: its messages do not age."""
         self.key = key
         self.log = log
         self._committer = committer
@@ -103,6 +112,7 @@ class JournalPart:
         self._bytes = 0
         self._is_due = False
         self._time = 0
+        self._ages = None if clock is None else RecordAges(clock, log.next - 1)
         committer.add(log)
 
     @property
@@ -191,14 +201,24 @@ class JournalPart:
         """
         hole = bound
         stored = StoredRecords(after, through, most=limit, room=size, least=least)
+        times: list[tuple[int, int]] = []
         for batch in self.log.batches(after):
+            times.append((batch.last, batch.time))
             hole = min(hole, batch.first - 1)
             if not stored.add(batch.first, batch.body, batch.count):
                 break
         else:
             hole = bound  # behind the last record nothing up to the bound was written
         looked = max(stored.through, hole)
-        return StoredChunk(records=Records(stored), through=looked, earliest=self.log.first)
+        records = Records(stored, partial(self._age, times))
+        return StoredChunk(records=records, through=looked, earliest=self.log.first)
+
+    def _age(self, times: list[tuple[int, int]], offset: int) -> float:
+        """Return the seconds since a record was appended; `times`: each batch's end and time."""
+        if self._ages is None:
+            return 0.0
+        _, time = times[min(bisect_left(times, (offset, 0)), len(times) - 1)]
+        return self._ages.age(offset, time)
 
     def origins(self, after: int = 0) -> Iterator[Marks]:
         """Yield the marks of the batches with offsets above `after`; raises `CorruptLog`."""
@@ -206,13 +226,17 @@ class JournalPart:
             marks, has_retained = read_marks(batch.body)
             yield Marks(first=batch.first, last=batch.last, marks=marks, has_retained=has_retained)
 
-    def retained(self, after: int = 0) -> Iterator[Record]:
-        """Yield the records above `after` that have RETAIN set; raises `CorruptLog`."""
+    def retained(self, after: int = 0) -> Iterator[tuple[Record, int]]:
+        """
+        Yield the records above `after` that have RETAIN set, and when each was appended.
+
+        The time is in UTC microseconds. Raises `CorruptLog`.
+        """
         for batch in self.log.batches(after):
             if read_marks(batch.body)[1]:
                 for record in decode_records(batch, max(0, after + 1 - batch.first)):
                     if record.message.retain:
-                        yield record
+                        yield record, batch.time
 
     def discard(self) -> None:
         """Discard all unwritten records, for a part that will be deleted."""
@@ -254,6 +278,8 @@ class JournalPart:
         offset = self._first + self._count
         self._gathered.append(piece)
         self._count += count
+        if self._ages is not None:
+            self._ages.note(offset + count - 1)
         self._bytes += size
         return offset
 
@@ -287,12 +313,14 @@ class Journals:
         *,
         segment_bytes: int,
         data: Path | None = None,
+        clock: LivedTime | None = None,
     ) -> None:
         """
         Open all existing parts; raises `StoreError`.
 
-        `segment_bytes`, `data`: see `SegmentLog`.
+        `segment_bytes`, `data`: see `SegmentLog`. `clock`: of the ages of messages, if any.
         """
+        self._clock = clock
         self._folder = folder
         self._committer = committer
         self._on_trimmed = on_trimmed
@@ -373,7 +401,7 @@ class Journals:
         log = SegmentLog(
             folder, segment_bytes=self._segment_bytes, on_trimmed=self._on_trimmed, data=self._data
         )
-        part = self.parts[meta.key] = JournalPart(meta.key, log, self._committer, meta)
+        part = self.parts[meta.key] = JournalPart(meta.key, log, self._committer, meta, self._clock)
         return part
 
 

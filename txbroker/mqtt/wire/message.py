@@ -8,6 +8,7 @@ from typing import ClassVar
 import attrs
 
 from txbroker.mqtt.wire.encoder import encode_publish, pack_packet_id, publish_head
+from txbroker.mqtt.wire.message_expiry import expiry_of, with_expiry
 from txbroker.mqtt.wire.property_list import LISTED, LISTED_LEVEL, property_list
 
 WillId = tuple[str, int, int]
@@ -117,6 +118,15 @@ class Message:
         if head is None:
             head = self._qos1_head = self._head(1, level)
         return head
+
+    @property
+    def expiry(self) -> int | None:
+        """Return the seconds after which no client gets the message; None: it does not expire."""
+        return expiry_of(self.properties) if self.properties else None
+
+    def with_expiry(self, seconds: float) -> Message:
+        """Return the message with what is left of its interval, rounded up; 0: it has expired."""
+        return attrs.evolve(self, packet=None, properties=with_expiry(self.properties, seconds))
 
     @property
     def size(self) -> int:

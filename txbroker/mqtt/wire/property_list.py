@@ -11,7 +11,7 @@ decoder. Sections and clauses are those of the OASIS text of MQTT 5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from txbroker.model.topics import TopicError, validate_topic_name
@@ -83,6 +83,19 @@ def cut_list(first_byte: int, body: bytes) -> tuple[int, bytes, bytes]:
     at = 2 + int.from_bytes(body[:2]) + (2 if first_byte & 0x06 else 0)
     properties, payload = read_list(body, at, len(body))
     return first_byte & ~LISTED, body[:at] + body[payload:], properties
+
+
+def parts_of(properties: bytes) -> Iterator[tuple[int, int]]:
+    """Yield position and identifier of each property of a plain list."""
+    at = 0
+    while at < len(properties):
+        identifier = properties[at]
+        yield at, identifier
+        size_of = _SIZES.get(identifier)
+        size = None if size_of is None else size_of(properties, at + 1)
+        if size is None:
+            return  # only a list that was not checked has others
+        at += 1 + size
 
 
 def are_plain(properties: bytes) -> bool:

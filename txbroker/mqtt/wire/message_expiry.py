@@ -1,0 +1,40 @@
+"""
+The message expiry interval in a property list (MQTT 5.0, section 3.3.2.3.3).
+
+Nodes never compare their clocks: whoever hands a message on writes what is left of its interval.
+An interval of 0 has passed, and no client gets the message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txbroker.mqtt.wire.property_list import parts_of
+
+MESSAGE_EXPIRY: Final = 0x02
+
+LONGEST: Final = 0xFFFFFFFF
+"""Seconds of the longest interval."""
+
+
+def expiry_of(properties: bytes) -> int | None:
+    """Return the interval in seconds; None: the message does not expire."""
+    place = _place(properties)
+    return None if place is None else int.from_bytes(properties[place : place + 4])
+
+
+def with_expiry(properties: bytes, seconds: float) -> bytes:
+    """Return the properties with another interval, rounded up, in place of the one they have."""
+    place = _place(properties)
+    if place is None:
+        return properties
+    left = min(max(-int(-seconds // 1), 0), LONGEST)
+    return properties[:place] + left.to_bytes(4) + properties[place + 4 :]
+
+
+def _place(properties: bytes) -> int | None:
+    """Return the position of the interval."""
+    for at, identifier in parts_of(properties):
+        if identifier == MESSAGE_EXPIRY:
+            return at + 1
+    return None
