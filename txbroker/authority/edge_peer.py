@@ -109,6 +109,7 @@ class EdgePeer:
       the offset wait until the edge has processed the earlier owner's deliveries (rule 13).
     - `claiming`: the same offsets after the claim, until the edge has processed the deliveries that
       waited. A link that breaks meanwhile may have carried any part of them.
+    - `wants_publishers`: True if its deliveries name their publishers.
     - `given`: unclaimed apexes that the present link delivers all the same. The edge expects no
       records of them from elsewhere, and hears of the apex on this link.
     """
@@ -123,10 +124,13 @@ class EdgePeer:
     unclaimed: dict[str, int] = attrs.Factory(dict)
     claiming: dict[str, int] = attrs.Factory(dict)
     given: set[str] = attrs.Factory(set)
+    wants_publishers: bool = False
 
     def sender(self) -> Sender | None:
         """Return the sender for immediate QoS 0."""
-        return None if self.port is None or self.unclaimed else self.port.sender()
+        if self.port is None or self.unclaimed or self.wants_publishers:
+            return None
+        return self.port.sender()
 
     def disconnect(self, reason: str) -> None:
         """Close the edge's link, if any: no more publishes and deliveries."""
@@ -248,6 +252,7 @@ class EdgeGreeting:
     position: int | None = None
     in_doubt: tuple[MarkKey, ...] = ()
     opened: OpenedLink | None = None
+    wants_publishers: bool = False
 
     def is_late(self, known: EdgePeer) -> bool:
         """

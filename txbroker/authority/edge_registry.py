@@ -154,6 +154,7 @@ class EdgeRegistry:
         peer = self._peers.admit(greeting.edge, greeting.incarnation)
         peer.port, peer.stream, peer.opened = port, greeting.stream, greeting.opened
         peer.has_come = True
+        peer.wants_publishers = greeting.wants_publishers
         marks, apex = self._authority.marks, self._authority.apex
         for key in [key for key in marks if greeting.closes(key, apex)]:
             del marks[key]

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from txbroker.core import Run
+from txbroker.delegation.peer_checks import check_texts
 from txbroker.link.frames import LinkError
 from txbroker.mqtt.wire.message import Message
+from txbroker.v1 import link_pb2
 
 MOST = 65_535
 """The most packets under one header."""
@@ -33,17 +35,44 @@ class BatchClients:
         self.ids: list[str] = []
         self.index: list[int] = []
         self.counts: list[int] = []
-        known: dict[str, int] = {}
+        self._known: dict[str, int] = {}
         for item in items:
-            client_id = item.client_id
-            place = known.setdefault(client_id, len(known))
-            if place == len(self.ids):
-                self.ids.append(client_id)
-            if self.index and self.index[-1] == place:
-                self.counts[-1] += item.count
+            if isinstance(item, Run) and item.places is not None:
+                for place in item.places:
+                    self._add(item.clients[place], 1)
             else:
-                self.index.append(place)
-                self.counts.append(item.count)
+                self._add(item.client_id, item.count)
+
+    def _add(self, client_id: str, count: int) -> None:
+        place = self._known.setdefault(client_id, len(self._known))
+        if place == len(self.ids):
+            self.ids.append(client_id)
+        if self.index and self.index[-1] == place:
+            self.counts[-1] += count
+        else:
+            self.index.append(place)
+            self.counts.append(count)
+
+
+def check_clients(batch: link_pb2.Batch) -> None:
+    """Check the publishers of a batch; raises `LinkError`."""
+    check_texts("the client id of a batch", batch.clients)
+    if any(index >= len(batch.clients) for index in batch.client):
+        raise LinkError("a batch names a client that it does not list")
+
+
+def name_publishers(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:
+    """Set the publishers of a run's messages: pairs of an index of `ids` and a count."""
+    if len(publishers) == 1:
+        run.clients = (ids[publishers[0][0]],)
+        return
+    distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
+    run.clients = tuple(ids[publisher] for publisher in distinct)
+    if len(distinct) <= 256:
+        # Bytes are built, and read by the journal, without a loop over the messages.
+        run.places = b"".join([bytes((distinct[one],)) * count for one, count in publishers])
+    else:
+        run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:

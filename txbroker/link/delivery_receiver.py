@@ -16,7 +16,13 @@ from txbroker.core import LinkReader, Run
 from txbroker.delegation.peer_checks import MOST_NUMBER
 from txbroker.edge.routing.route import Route, StreamPosition
 from txbroker.edge.sessions.edge import Edge
-from txbroker.link.batch_headers import CREDIT_BYTES, OffsetRanges
+from txbroker.link.batch_headers import (
+    CREDIT_BYTES,
+    OffsetRanges,
+    RunLengths,
+    check_clients,
+    name_publishers,
+)
 from txbroker.link.frames import LinkError
 from txbroker.model.invariant import ordered
 from txbroker.model.log_position import JournalId
@@ -58,6 +64,8 @@ class DeliveryReceiver:
         self._offsets: OffsetRanges | None = None
         self._count = 0
         self._is_qos0 = False  # of the whole batch
+        self._clients: tuple[str, ...] = ()
+        self._publishers: RunLengths | None = None
         self._retained_due = 0
         self._request = self._answer_offset = 0
         self._consumed = self._consumed_told = 0
@@ -154,6 +162,11 @@ class DeliveryReceiver:
         self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
         self._count = batch.count
         self._is_qos0 = list(batch.offsets) == [0]
+        self._clients = tuple(batch.clients)
+        self._publishers = None
+        if self._clients:
+            check_clients(batch)
+            self._publishers = RunLengths(batch.client, batch.client_counts, batch.count)
 
     def on_message(self, packet: Publish) -> None:
         """Process the next message of the batch; raises `LinkError`."""
@@ -165,15 +178,21 @@ class DeliveryReceiver:
             self.in_turn(partial(self._on_retained, message))
             return
         ((offset, _),) = self._next_offsets(1)
+        if self._publishers is not None:
+            ((publisher, _),) = self._publishers.take(1)
+            message.client_id = self._clients[publisher]
         self._check_topic(packet.topic, offset)
         self.in_turn(partial(self._on_delivery, message, offset))
 
     def on_run(self, run: Run) -> None:
         """Process the next run of the batch; raises `LinkError`."""
         ranges = self._next_offsets(run.count)
+        if self._publishers is not None:
+            name_publishers(run, self._publishers.take(run.count), self._clients)
         if len(ranges) == 1:
             run.first = ranges[0][0]
-            if self._is_qos0 and not (run.qos or self._is_over):
+            is_nameless = self._publishers is None
+            if self._is_qos0 and is_nameless and not (run.qos or self._is_over):
                 self._packet_reader.is_open = True
                 self._packet_reader.know("", "", self._count)
         else:

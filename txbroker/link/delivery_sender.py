@@ -24,7 +24,7 @@ from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
 from txbroker.authority.retained_messages import RetainedCollection
 from txbroker.core import PacketWriter, Run, Sender
 from txbroker.journal.zone_journal import Record
-from txbroker.link.batch_headers import BATCH_BYTES, MOST, in_short, join_ranges
+from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
 from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
@@ -259,6 +259,7 @@ class DeliverySender:
     def _give(
         self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
     ) -> None:
+        said = [item if isinstance(item, Run) else item.message for item in items]
         offsets, counts = join_ranges(found for item in items for found in _ranges(item))
         batch = link_pb2.Batch(
             kind=kind,
@@ -267,7 +268,11 @@ class DeliverySender:
             offsets=offsets,
             counts=in_short(counts),
         )
-        said = [item if isinstance(item, Run) else item.message for item in items]
+        if self.peer is not None and self.peer.wants_publishers:
+            clients = BatchClients(said)
+            batch.clients.extend(clients.ids)
+            batch.client.extend(clients.index)
+            batch.client_counts.extend(in_short(clients.counts))
         self._spend(batch, said, out)
 
     def _header_before(self, _: str) -> bytes:

@@ -95,6 +95,7 @@ class LinkClient:
             claims=self._claims(route.claims),
             in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
             stream=self._live.number,
+            publishers=edge.interests.wants_publishers,
             reads_properties=True,
         )
         self._write(encode_frame(LinkFrame(hello=hello)))
@@ -226,7 +227,12 @@ class LinkClient:
 
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
         """Request deliveries of a filter, and its retained messages once if `retained`."""
-        interest = link_pb2.InterestRequest(request=request, filter=topic_filter, retained=retained)
+        interest = link_pb2.InterestRequest(
+            request=request,
+            filter=topic_filter,
+            retained=retained,
+            publishers=self._edge.interests.wants_publishers,
+        )
         self._write(encode_frame(LinkFrame(interest=interest)))
 
     def remove_interest(self, topic_filter: str) -> None:

@@ -404,6 +404,7 @@ class LinkServer:
             reception.remove_interest(peer, interest.filter)
             return
         _check_filters((interest.filter,))
+        peer.wants_publishers = peer.wants_publishers or interest.publishers
         reception.add_interest(peer, interest.filter, interest.request, interest.retained)
 
     def _on_sync(self, peer: EdgePeer, sync: link_pb2.InterestSync) -> None:
@@ -445,6 +446,7 @@ class LinkServer:
             position=self._resume_at(hello),
             in_doubt=tuple(key_from_mark(mark) for mark in hello.in_doubt),
             opened=opened,
+            wants_publishers=hello.publishers,
         )
         self._has_hello = True
         self._deliveries.set_properties(hello.reads_properties)

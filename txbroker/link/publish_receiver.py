@@ -21,9 +21,9 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import TAKEN, PublishVerdict
 from txbroker.core import LinkReader, Run
-from txbroker.delegation.peer_checks import MOST_NUMBER, check, check_texts
+from txbroker.delegation.peer_checks import MOST_NUMBER, check
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.link.batch_headers import RunLengths
+from txbroker.link.batch_headers import RunLengths, check_clients, name_publishers
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
@@ -114,13 +114,11 @@ class PublishReceiver:
         """Process the header of a batch of publishes."""
         if batch.kind != link_pb2.Batch.PUBLISH:
             raise LinkError("an edge sends batches of publishes")
-        check_texts("the client id of a batch", batch.clients)
         if max(batch.first, batch.stream, max(batch.sequences, default=0)) >= MOST_NUMBER:
             raise LinkError("a batch has a number of 2^62 or more")
         if batch.wills:
             check(batch)
-        if any(index >= len(batch.clients) for index in batch.client):
-            raise LinkError("a batch names a client that it does not list")
+        check_clients(batch)
         stream = self._streams.get(batch.stream)
         if stream is None:
             raise LinkError("a batch is of a stream that was opened")
@@ -160,7 +158,7 @@ class PublishReceiver:
         stream, publishers = self._next(run.count)
         begin = self._place - run.count
         run.edge = stream.mark[0]
-        _name(run, publishers, self._clients)
+        name_publishers(run, publishers, self._clients)
         self.received += run.size
         has_will = any(begin <= place < self._place for place in self._wills)
         if not has_will and self._take_whole(stream, run):
@@ -292,17 +290,3 @@ class PublishReceiver:
         # A refusal also acknowledges all earlier publishes, so it must wait until they are durable.
         data = encode_frame(LinkFrame(refusal=refusal))
         self._authority.in_order(lambda: self._write(data))
-
-
-def _name(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:
-    """Set the publishers of a run's messages."""
-    if len(publishers) == 1:
-        run.clients = (ids[publishers[0][0]],)
-        return
-    distinct = {publisher: place for place, publisher in enumerate(dict(publishers))}
-    run.clients = tuple(ids[publisher] for publisher in distinct)
-    if len(distinct) <= 256:
-        # Bytes are built, and read by the journal, without a loop over the messages.
-        run.places = b"".join([bytes((distinct[one],)) * count for one, count in publishers])
-    else:
-        run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]
