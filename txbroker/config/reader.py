@@ -164,10 +164,11 @@ class _Document:
         if parent is not None and reaches(parent, config):
             remedy = "write the parent's grpc here, not this node's"
             raise self.error("parent", str(parent), "the node would be its own parent", remedy)
-        if config.limits.inflight > _MAX_PACKET_IDS:
-            problem = "MQTT has no more packet identifiers"
-            value = config.limits.inflight
-            raise self.error("limits.inflight", value, problem, f"at most {_MAX_PACKET_IDS}")
+        for key in ("inflight", "receive_maximum", "topic_aliases"):
+            value = getattr(config.limits, key)
+            if value > _MAX_PACKET_IDS:
+                problem = "MQTT has two bytes for it"
+                raise self.error(f"limits.{key}", value, problem, f"at most {_MAX_PACKET_IDS}")
 
 
 def _without_none(target: Any) -> Any:

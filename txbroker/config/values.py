@@ -154,6 +154,8 @@ class Limits:
     retained: RetainedLimits = RetainedLimits()
     client_id: Count = Count(256)
     unauthenticated: Size = Size(64 * MIB)
+    receive_maximum: Count = Count(65_535)
+    topic_aliases: Count = Count(100)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -186,6 +188,7 @@ class NodeConfig:
     roaming_wait: Seconds = Seconds(3.0)
     will_after: Seconds = Seconds(10.0)
     suback_wait: Seconds = Seconds(2.0)
+    keepalive_max: Seconds = Seconds(0.0)
     session_limits: SessionBounds = SessionBounds()
     limits: Limits = Limits()
     ledger: Flag = Flag(False)
