@@ -1,0 +1,206 @@
+"""CONNECT and CONNACK of level 5 (sections 3.1 and 3.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.harness import unique
+from tests.support import wire5
+from tests.support.wire5 import (
+    ALIAS_MAXIMUM,
+    ASSIGNED_ID,
+    AUTH_DATA,
+    AUTH_METHOD,
+    MAXIMUM_PACKET,
+    PROBLEM_INFO,
+    RECEIVE_MAXIMUM,
+    RESPONSE_INFO_WANTED,
+    SESSION_EXPIRY,
+    USER_PROPERTY,
+    WILL_DELAY,
+)
+
+from .harness import Bench5
+
+
+def test_client_is_accepted(broker5: Bench5) -> None:
+    """CONNACK 0 without a session; nothing that works is declared unavailable."""
+    connack = broker5.client().connack
+    assert not connack.present
+    for name in (wire5.MAXIMUM_QOS, wire5.RETAIN_AVAILABLE, wire5.WILDCARD_AVAILABLE):
+        assert name not in connack or connack[name] == 1
+
+
+def test_server_assigns_a_client_id(broker5: Bench5) -> None:
+    """A unique id for an empty one, whatever clean start says, and only then."""
+    first, second = broker5.open(), broker5.open()
+    one = first.connect("")[ASSIGNED_ID]
+    other = second.connect("", clean=False)[ASSIGNED_ID]
+    assert one and other and one != other
+    assert ASSIGNED_ID not in broker5.client().connack
+
+
+def test_assigned_id_names_the_session(broker5: Bench5) -> None:
+    """The session of an assigned id can be resumed by it."""
+    client = broker5.open()
+    name = client.connect("", expiry=60)[ASSIGNED_ID]
+    assert isinstance(name, str)
+    client.disconnect()
+    broker5.resume(name, expiry=60)
+
+
+@pytest.mark.parametrize("level", [0, 6, 255])
+def test_other_level_is_refused(broker5: Bench5, level: int) -> None:
+    """A level that is not spoken ends the connection; CONNACK may say so before."""
+    client = broker5.open()
+    client.send(wire5.connect("x", level=level))
+    told = client.read_to_the_end()
+    assert told in (b"", b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00"), told
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        [(SESSION_EXPIRY, 1), (SESSION_EXPIRY, 1)],
+        [(RECEIVE_MAXIMUM, 1), (RECEIVE_MAXIMUM, 1)],
+        [(MAXIMUM_PACKET, 100), (MAXIMUM_PACKET, 100)],
+        [(ALIAS_MAXIMUM, 1), (ALIAS_MAXIMUM, 1)],
+        [(RESPONSE_INFO_WANTED, 1), (RESPONSE_INFO_WANTED, 1)],
+        [(PROBLEM_INFO, 1), (PROBLEM_INFO, 1)],
+        [(RECEIVE_MAXIMUM, 0)],
+        [(MAXIMUM_PACKET, 0)],
+        [(RESPONSE_INFO_WANTED, 2)],
+        [(PROBLEM_INFO, 2)],
+        [(AUTH_DATA, b"x")],
+    ],
+    ids=lambda given: "-".join(str(pair) for pair in given),
+)
+def test_protocol_errors_in_properties(
+    broker5: Bench5, properties: list[tuple[int, wire5.Value]]
+) -> None:
+    """Repeated properties, and values out of range: 0x82, or 0x81."""
+    client = broker5.open()
+    client.send(wire5.connect(unique("c"), properties=properties))
+    client.expect_refused(0x82, 0x81)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        bytes([SESSION_EXPIRY, 0, 0, 0]),
+        bytes([0x7F, 0]),
+        bytes([0x80]),
+        bytes([wire5.ALIAS, 0, 1]),
+        bytes([WILL_DELAY, 0, 0, 0, 1]),
+        bytes([USER_PROPERTY, 0, 1, 0x61, 0, 5]),
+        bytes([USER_PROPERTY, 0, 1, 0xFF, 0, 0]),
+    ],
+    ids=["cut", "unknown", "cut-identifier", "alias", "will-delay", "cut-pair", "no-utf8"],
+)
+def test_malformed_properties(broker5: Bench5, raw: bytes) -> None:
+    """Cut, unknown and misplaced properties: 0x81, or 0x82."""
+    client = broker5.open()
+    client.send(wire5.connect(unique("c"), properties=raw))
+    client.expect_refused(0x81, 0x82)
+
+
+def test_authentication_method_is_refused(broker5: Bench5) -> None:
+    """No method is known: 0x8C."""
+    client = broker5.open()
+    client.send(wire5.connect(unique("c"), properties=[(AUTH_METHOD, "SCRAM-SHA-256")]))
+    client.expect_refused(0x8C)
+
+
+def test_auth_without_method_is_an_error(broker5: Bench5) -> None:
+    """AUTH on a connection without authentication method: DISCONNECT 0x82."""
+    client = broker5.client()
+    client.send(wire5.auth(0x19, [(AUTH_METHOD, "x")]))
+    client.expect_disconnect(0x82)
+
+
+@pytest.mark.parametrize("code", [0x00, 0x18])
+def test_auth_with_other_codes_is_an_error(broker5: Bench5, code: int) -> None:
+    """The same for the other reason codes."""
+    client = broker5.client()
+    client.send(wire5.auth(code, [(AUTH_METHOD, "x")]))
+    client.expect_disconnect(0x82)
+
+
+def test_second_connect_is_an_error(broker5: Bench5) -> None:
+    """DISCONNECT 0x82."""
+    client = broker5.client()
+    client.send(wire5.connect(unique("c")))
+    client.expect_disconnect(0x82)
+
+
+def test_first_packet_is_connect(broker5: Bench5) -> None:
+    """Anything else closes the connection, without a packet."""
+    client = broker5.open()
+    client.send(wire5.publish("x"))
+    client.expect_closed()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"set_flags": 0x01},
+        {"set_flags": 0x08},
+        {"set_flags": 0x20},
+        {"set_flags": 0x80},
+        {"set_flags": 0x40},
+        {"tail": b"x"},
+        {"name": b"MQTX"},
+    ],
+    ids=lambda given: str(given),
+)
+def test_malformed_connects(broker5: Bench5, spoiled: dict[str, object]) -> None:
+    """A reserved flag, fields that the flags do not announce, another protocol."""
+    client = broker5.open()
+    client.send(wire5.connect(unique("c"), **spoiled))  # type: ignore[arg-type]
+    found = client.receive() if "name" not in spoiled else None
+    if found is not None:
+        assert isinstance(found, wire5.Answer) and found.code in (0x81, 0x82, 0x84), found
+    client.expect_closed()
+
+
+def test_password_needs_no_user_name(broker5: Bench5) -> None:
+    """Unlike with MQTT 3.1.1."""
+    broker5.client(password=b"secret")
+
+
+def test_takeover_is_told(broker5: Bench5) -> None:
+    """DISCONNECT 0x8E to the earlier connection."""
+    first = broker5.client(unique("c"))
+    broker5.client(first.client_id)
+    first.expect_disconnect(0x8E)
+
+
+def test_keep_alive_is_told(broker5: Bench5) -> None:
+    """DISCONNECT 0x8D after one and a half times the keep-alive."""
+    client = broker5.client(keep_alive=1)
+    client.expect_disconnect(0x8D)
+
+
+def test_user_properties_are_accepted(broker5: Bench5) -> None:
+    """Any number, repeated names included."""
+    pairs: wire5.Properties = [(USER_PROPERTY, ("a", str(n % 3))) for n in range(50)]
+    broker5.client(properties=pairs)
+
+
+def test_levels_side_by_side(brokers5: Bench5) -> None:
+    """A client of 3.1.1 and one of 5.0 hear each other."""
+    older, newer = brokers5.older(), brokers5.subscriber(brokers5.topic("#"))
+    older.subscribe(brokers5.topic("#"))
+    pub, old_pub = brokers5.publisher(), brokers5.older(brokers5.pub)
+    for qos in (0, 1, 2):
+        pub.publish(
+            brokers5.topic("5"), b"%d" % qos, qos=qos, properties=[(USER_PROPERTY, ("a", "b"))]
+        )
+        found = older.expect_publish(brokers5.topic("5"), b"%d" % qos)
+        older.acknowledge(found)
+        newer.expect_publish(
+            brokers5.topic("5"), b"%d" % qos, properties=[(USER_PROPERTY, ("a", "b"))]
+        )
+        old_pub.publish(brokers5.topic("4"), b"%d" % qos, qos=qos)
+        older.acknowledge(older.expect_publish(brokers5.topic("4"), b"%d" % qos))
+        newer.expect_publish(brokers5.topic("4"), b"%d" % qos, properties=[])
