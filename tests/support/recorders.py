@@ -188,6 +188,7 @@ class SinkRecorder:
         """Of an edge with this exchange; None where messages come from a test."""
         self.packet_writer = (router or Router(lambda: None)).make_packet_writer()
         self.packet_writer.connection = self
+        self.receive_maximum = 65_535
         self._events: list[Packet | str] = []
         self._filling = b""
 
@@ -214,7 +215,7 @@ class SinkRecorder:
         if self._filling:
             self.packet_writer.send(self._filling)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, code: int) -> None:
         self.events.append("close")
 
     def flush(self) -> None:
@@ -225,6 +226,9 @@ class WatcherRecorder:
     """
     Whoever feeds a session and keeps it (`SessionOwner`); `full` are the limits that were hit.
     """
+
+    def now(self) -> float:
+        return 0.0
 
     def __init__(self) -> None:
         self.events: Events = []

@@ -120,13 +120,24 @@ def testament_fields(testament: DirectoryWill | None) -> list[Any]:
     if testament is None:
         return []
     will = testament.will
-    return [testament.life, testament.number, will.topic, will.qos, will.retain]
+    fields = [testament.life, testament.number, will.topic, will.qos, will.retain]
+    if will.properties or will.delay:
+        fields += [will.delay, will.properties.hex()]
+    return fields
 
 
 def testament_from(fields: list[Any], payload: bytes) -> DirectoryWill | None:
     """Decode a will: the inverse of `testament_fields`."""
     if not fields:
         return None
-    life, number, topic, qos, retain = fields
-    will = Will(topic=topic, payload=payload, qos=qos, retain=retain)
+    life, number, topic, qos, retain, *rest = fields
+    delay, properties = rest or (0, "")
+    will = Will(
+        topic=topic,
+        payload=payload,
+        qos=qos,
+        retain=retain,
+        properties=bytes.fromhex(properties),
+        delay=delay,
+    )
     return DirectoryWill(life=life, number=number, will=will)

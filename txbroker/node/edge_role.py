@@ -65,6 +65,7 @@ class EdgeRole:
             standing=ground.standing,
             channels=ground.channels,
             tasks=ground.tasks,
+            now=ground.timers.now,
         )
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
@@ -257,4 +258,7 @@ class EdgeRole:
             connect_timeout=config.limits.connect_timeout,
             max_client_id=config.limits.client_id,
             max_subscriptions=config.limits.subscriptions,
+            receive_maximum=config.limits.receive_maximum,
+            topic_aliases=config.limits.topic_aliases,
+            keepalive_max=int(config.keepalive_max),
         )

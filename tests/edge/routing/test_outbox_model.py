@@ -254,7 +254,9 @@ class PublisherClient:
 
     # from the session (Sink)
 
-    def close(self, reason: str) -> None:
+    receive_maximum = 65_535
+
+    def close(self, reason: str, code: int) -> None:
         raise AssertionError(reason)
 
     def flush(self) -> None:

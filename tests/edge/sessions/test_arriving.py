@@ -49,7 +49,7 @@ class Connection(SinkRecorder):
         assert not is_told and not self.is_accepted
         self.is_open = False
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, code: int) -> None:
         """By the edge."""
         self.leave(will=True)
 

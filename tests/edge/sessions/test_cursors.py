@@ -74,7 +74,7 @@ class Wire(SinkRecorder):
             self.user.check_sent(packet)
             self.inbox.append(packet)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, code: int) -> None:
         self.is_open = False
 
     def flush(self) -> None:

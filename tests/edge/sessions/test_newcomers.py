@@ -24,9 +24,12 @@ class Bench:
             ),
             is_here=lambda client_id: False,
             arrive=lambda client_id, is_wanted: client_id,
+            members=SimpleNamespace(is_only=False),
         )
         clients: Any = SimpleNamespace(
-            why_full=lambda packet: "", connect=lambda packet, accept, refuse: None
+            why_full=lambda packet: "",
+            make_way=lambda client_id: None,
+            connect=lambda packet, accept, refuse: None,
         )
         self.runner = Runner()
         self.roaming = SessionConnect(clients, directory, self.runner, Clock())

@@ -8,6 +8,7 @@ from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.sessions import delivery as delivery_module
 from txbroker.edge.sessions import subscribe_request as module
 from txbroker.edge.sessions.edge import ATTEMPTS
+from txbroker.mqtt.session import match as match_module
 from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.wire.message import Message
 
@@ -226,13 +227,13 @@ def test_of_thousands_that_match_one_is_chosen_once(monkeypatch: pytest.MonkeyPa
     for topic_filter in ("x/+", "x/#"):
         bench.answer("", topic_filter)
     looked_at: list[object] = []
-    rank = delivery_module._rank
+    rank = match_module.rank
 
     def counted(subscription: Subscription) -> tuple[bool, int]:
         looked_at.append(subscription)
         return rank(subscription)
 
-    monkeypatch.setattr(delivery_module, "_rank", counted)
+    monkeypatch.setattr(match_module, "rank", counted)
     run = bench.make_run(Message(f"x/{n}", b"held", 0, False, "p") for n in range(100))
     bench.edge.on_runs(bench.route(""), [run])
     assert 2 == len(looked_at)

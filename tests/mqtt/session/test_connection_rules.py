@@ -94,20 +94,6 @@ def test_empty_client_id_needs_a_clean_session() -> None:
     assert rule_of(Reading(), Connect(client_id="")) is None
 
 
-@pytest.mark.parametrize(
-    "body", [b"\0\4MQTT\5\2\0\0\0\0\1c", b"\0\4MQTT\5"], ids=["whole", "cut short"]
-)
-def test_level_5_is_refused_until_sessions_speak_it(body: bytes) -> None:
-    """Later fields are not read: the client is told the level, whatever they are."""
-    with pytest.raises(ProtocolViolation) as caught:
-        judge(0x10, body, is_first=True)
-
-    assert ("MQTT-3.1.2-2", ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION) == (
-        caught.value.rule,
-        caught.value.connack,
-    )
-
-
 def test_other_protocol_is_told_at_its_first_byte() -> None:
     """Its greeting would be waited on for the rest of a packet; a slow CONNECT is not hurried."""
     with pytest.raises(ProtocolViolation) as caught:

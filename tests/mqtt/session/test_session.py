@@ -9,7 +9,7 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session import window as module
 from txbroker.mqtt.session.cursor import Cursor
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
@@ -47,13 +47,15 @@ class Bench:
             self._offset += 1
             place = None if retain else LogPosition(PART, self._offset)
             message = Message("t", payload.encode(), qos)
-            taken.append(self.session.sender.deliver(message, qos, place, retain=retain))
+            entry = OutboundMessage(message, qos, retain, place)
+            taken.append(self.session.sender.deliver(entry))
         self._saved()
         return taken
 
     def say(self, payload: str, *, retain: bool = False) -> None:
         """A message of QoS 0."""
-        self.session.sender.deliver_qos0(Message("t", payload.encode()), retain=retain)
+        entry = OutboundMessage(Message("t", payload.encode()), 0, retain)
+        self.session.sender.deliver_qos0(entry)
 
     def save(self) -> None:
         """All is durable now."""

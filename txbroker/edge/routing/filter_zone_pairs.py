@@ -25,6 +25,10 @@ class FilterZonePairs:
     def __iter__(self) -> Iterator[Pair]:
         return ((one, apex) for apex, filters in self._by_apex.items() for one in filters)
 
+    def apexes(self) -> list[str]:
+        """Return the apexes of all pairs, each once."""
+        return list(self._by_apex)
+
     def of(self, apex: str) -> Set[str]:
         """Return the filters paired with an apex; callers must not change the set during a walk."""
         return self._by_apex.get(apex, _NONE)

@@ -26,7 +26,7 @@ import attrs
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.journal_read_cache import ChunkReader, JournalReadCache, ReadFailure
-from txbroker.edge.sessions.matching_records import Found, message_at, wanted
+from txbroker.edge.sessions.matching_records import Found, message_at, record_match, wanted
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import FOREVER, EpochTransition
@@ -35,8 +35,8 @@ from txbroker.model.timers import Timers
 from txbroker.model.topics import is_within
 from txbroker.mqtt.session.cursor import Cursor, WaitingRecords
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.window import SessionLimits
-from txbroker.mqtt.wire.message import OVERHEAD
+from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
+from txbroker.mqtt.wire.message import OVERHEAD, Message
 
 TURN = 8
 """Sessions fed in one turn, before others have their turn."""
@@ -327,7 +327,7 @@ class CatchUp:
                 excess.size -= size
                 session.sender.drop(qos)
                 dropped = offset
-            elif not session.sender.queue(records[place].message, qos, _place((part, offset))):
+            elif not _queue(session, records[place].message, qos, _place((part, offset))):
                 limit = offset - 1
                 break
             if waiting is not None:
@@ -394,6 +394,22 @@ class CatchUp:
                 session.places.take_up(part, is_kept=isinstance(found, JournalChunk))
                 if session.sink is not None:
                     self.wake(session)
+
+
+def _queue(session: Session, message: Message, qos: int, place: LogPosition) -> bool:
+    """Queue a record for the session; return False if the session has no room for it."""
+    if message.expiry == 0:
+        session.count_expired(1)
+        return True
+    if not session.is_special:
+        return session.sender.queue(OutboundMessage(message, qos, False, place))
+    match = record_match(session, place, message)
+    if match is None:
+        return True  # its own message, which it does not want
+    qos = min(match.subscription.qos, message.qos)
+    retain = match.is_as_published and message.retain
+    entry = OutboundMessage(message, qos, retain, place, match.identifiers)
+    return not qos or session.sender.queue(entry)
 
 
 def _before(found: Iterator[Found], limit: int) -> int:

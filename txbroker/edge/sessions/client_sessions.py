@@ -3,9 +3,10 @@ The sessions of an edge's clients: which session a CONNECT gets, and when a sess
 
 A session is attached (its client is connected), away, or ended. CONNECT finds or makes a session,
 and CONNACK waits until a kept session is durable. `attach` makes its subscriptions live.
-`disconnect` leaves a kept session away and ends a clean one. `delete` and `expire_sessions` end
-sessions as well. The will belongs to the connection; the subscriptions (`Subscriptions`) belong to
-the session. The `Publisher` alone decides where a publish goes.
+`disconnect` leaves a kept session away and ends a clean one, or one without expiry. `delete` and
+`expire_sessions` end sessions as well. The will belongs to the connection, and to the session while
+its delay runs (`DelayedWills`); the subscriptions (`Subscriptions`) belong to the session. The
+`Publisher` alone decides where a publish goes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher, settle
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
+from txbroker.edge.sessions.delayed_wills import DelayedWills
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.session_cursors import SessionCursors
@@ -40,6 +42,7 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.wire.message import Message, WillId
 from txbroker.mqtt.wire.packets import Connect, Publish, Will
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 TAKEN_OVER = "client id taken over"
 """The reason with which an earlier connection of a client is closed."""
@@ -123,8 +126,10 @@ class ClientSessions:
         self._limits = limits
         self._arriving: dict[str, _Arrival] = {}
         self._wills_waiting = 0
+        self._wills = DelayedWills(timers)
         self._fills = 0
         self._told_full: WeakSet[Session] = WeakSet()
+        self._told_large: WeakSet[Session] = WeakSet()
         self._presence: ClientPresence | None = None
 
     @property
@@ -158,21 +163,36 @@ class ClientSessions:
         if session is None:
             return False
         if session.sink is not None:
-            session.sink.close("session deleted")
+            session.sink.close("session deleted", ReasonCode.ADMINISTRATIVE_ACTION)
         if self.sessions.get(client_id) is session:  # a clean session ended with its connection
             self._end_session(session, is_moved=is_moved)
         return True
 
     def expire_sessions(self) -> None:
         """Expire the sessions whose client has been away for too long; called now and then."""
-        before = self._timers.now() - self._limits.session_age
         for session in list(self.sessions.values()):
-            if session.away_since is not None and session.away_since < before:
-                self._reporter.event(
-                    "session.expired", client_id=session.client_id, limit="session_limits.age"
-                )
-                self._counters.add("session.expired")
-                self._end_session(session)
+            self._expire(session)
+
+    def expire(self, client_id: str) -> None:
+        """Expire the client's session if its client has been away for too long."""
+        session = self.sessions.get(client_id)
+        if session is not None:
+            self._expire(session)
+
+    def make_way(self, client_id: str) -> None:
+        """End a session that no CONNECT of its client can resume: expired, or without expiry."""
+        session = self.sessions.get(client_id)
+        if session is None or session.clean:
+            return
+        if session.sink is None:
+            self._expire(session)
+        elif session.expiry == 0:
+            session.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
+
+    def lifetime(self, session: Session) -> float:
+        """Return the seconds that the session outlives its connection."""
+        age = self._limits.session_age
+        return age if session.expiry is None else min(session.expiry, age)
 
     def load(self, is_in_outbox: Callable[[OriginId], bool]) -> None:
         """
@@ -241,7 +261,15 @@ class ClientSessions:
         Publish a will; call `sent` when its owner has accepted it, or at QoS 0 when the packet has
         left.
         """
-        message = Message(will.topic, will.payload, will.qos, will.retain, client_id, which)
+        message = Message(
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            client_id,
+            which,
+            properties=will.properties,
+        )
         if is_sys(will.topic):
             sent()
         elif will.qos:
@@ -284,13 +312,15 @@ class ClientSessions:
         that, `refuse` is called instead (see `SessionConnect.connect`). If both were accepted, the
         end of the earlier connection would drop or publish the will of the later one.
         """
-        client_id, clean = packet.client_id, packet.clean_session
+        client_id, clean = packet.client_id, packet.is_clean
         earlier = self._arriving.pop(client_id, None)
         if earlier is not None:
             earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
         old = self.sessions.get(client_id)
         if old is not None and old.sink is not None:
-            old.sink.close(TAKEN_OVER)  # [MQTT-3.1.4-2]
+            old.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-2]
+        if not clean:
+            self._wills.cancel(client_id)  # [MQTT-3.1.3-9]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
         # a clean session has ended if its connection was attached
@@ -302,6 +332,7 @@ class ClientSessions:
             old = None
         session = self.new_session(client_id, clean) if old is None else old
         self.sessions[client_id] = session
+        session.level, session.expiry = packet.protocol_level, packet.expiry
         if clean and not ends_kept:
             session.will = packet.will
             accept(session, False)
@@ -310,6 +341,8 @@ class ClientSessions:
             session.away_since = self._timers.now()  # until `attach`: the client may be gone
             self.keeper.note_life(session)
             self.keeper.save_soon()
+        elif old is not None and packet.expiry is not None:
+            self.keeper.save_all(session)  # a crash must not leave it with an earlier expiry
         # No client has been told of a session that the earlier CONNECT began, so it is not present.
         present = old is not None and (earlier is None or earlier.present)
         arrival = self._arriving[client_id] = _Arrival(present, refuse)
@@ -328,7 +361,7 @@ class ClientSessions:
             return False
         sink = session.sink
         if sink is not None:
-            sink.close(TAKEN_OVER)
+            sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
         away_since, session.away_since = session.away_since, None
         session.sender.attach(connection)
         for subscription in session.subscriptions.values():
@@ -364,8 +397,14 @@ class ClientSessions:
             self._positions.leave(session)
         for subscription in session.subscriptions.values():
             self._delivery.ignore(session, subscription)
-        if session.clean:
+        if session.clean or session.expiry == 0:
             self._end_session(session)
+
+    def set_expiry(self, session: Session, expiry: int | None) -> None:
+        """Set another expiry, as DISCONNECT asks (MQTT 5.0, section 3.14.2.2.2)."""
+        session.expiry = expiry
+        if not session.clean:
+            self.keeper.save_all(session)
 
     def publish(self, session: Session, packet: Publish) -> None:
         """Accept a client's PUBLISH."""
@@ -424,6 +463,21 @@ class ClientSessions:
             client_id = session.client_id
             self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
 
+    def too_large(self, session: Session, count: int) -> None:
+        """Count messages that are larger than the client's maximum packet size."""
+        self._counters.add("session.dropped.too_large", count)
+        if session not in self._told_large:
+            self._told_large.add(session)
+            self._reporter.event("session.too_large", client_id=session.client_id)
+
+    def expired(self, count: int) -> None:
+        """Count messages whose interval passed while they waited for a session."""
+        self._counters.add("session.dropped.expired", count)
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+        return self._timers.now()
+
     def zone_of(self, topic: str) -> str:
         """Return the apex of the zone to which a publish of the topic goes."""
         return self._zones.find(topic).apex
@@ -444,6 +498,16 @@ class ClientSessions:
             self._fills = fills
 
     # internal
+
+    def _expire(self, session: Session) -> None:
+        since = session.away_since
+        if since is None or self._timers.now() - since < self.lifetime(session):
+            return
+        is_own = session.expiry is not None and session.expiry < self._limits.session_age
+        limit = "session expiry" if is_own else "session_limits.age"
+        self._reporter.event("session.expired", client_id=session.client_id, limit=limit)
+        self._counters.add("session.expired")
+        self._end_session(session)
 
     def _look_at_publishes(
         self, session: Session, is_in_outbox: Callable[[OriginId], bool]
@@ -469,10 +533,20 @@ class ClientSessions:
         if self._presence is not None:
             testament = self._presence.disconnected(client_id, is_will_due=is_will_due)
         if is_will_due and will is not None:
-            which = None if testament is None else will_id(client_id, self._node, testament)
-            sent = partial(self._on_will_sent, client_id, testament)
             self._wills_waiting += 1
-            self.publish_will(client_id, will, which, sent)
+            publish = partial(self._publish_own_will, client_id, will, testament)
+            delay = 0.0 if session.clean else min(will.delay, self.lifetime(session))
+            if delay:
+                cancelled = partial(self._on_will_sent, client_id, testament)
+                self._wills.begin(client_id, delay, publish, cancelled)
+            else:
+                publish()
+
+    def _publish_own_will(
+        self, client_id: str, will: Will, testament: DirectoryWill | None
+    ) -> None:
+        which = None if testament is None else will_id(client_id, self._node, testament)
+        self.publish_will(client_id, will, which, partial(self._on_will_sent, client_id, testament))
 
     def _has_room_for_will(self, topic: str) -> bool:
         # No connection is left whose reads could be paused. Clients that connect and vanish would
@@ -490,6 +564,10 @@ class ClientSessions:
         """Discard a session and its subscriptions."""
         if self.recording is not None and not is_moved:
             self.recording.over(session)
+        if is_moved:
+            self._wills.cancel(session.client_id)  # its client has connected elsewhere
+        else:
+            self._wills.publish_now(session.client_id)  # [MQTT-3.1.2-8]
         self._subscriptions.end(session)
         session.close()
         if not session.clean:

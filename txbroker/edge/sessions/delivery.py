@@ -1,9 +1,10 @@
 """
 Delivery: from a zone's stream to the sessions of an edge's connected clients.
 
-One of a session's overlapping subscriptions counts [MQTT-3.3.5-1]. A message that the session has
-had, or will read from the journal in its turn, is not delivered live. A QoS 0 or `$SYS` message for
-a new subscription is held until the SUBACK has left. At QoS 1 or 2 such a message is read later.
+A session's overlapping subscriptions give one copy [MQTT-3.3.5-1], see `match`. A message that the
+session has had, or will read from the journal in its turn, is not delivered live. A QoS 0 or `$SYS`
+message for a new subscription is held until the SUBACK has left. At QoS 1 or 2 such a message is
+read later.
 
 A run mostly goes straight to the packet writers, in the core's exchange. Here are the sessions that
 need a decision each: those that are behind, durable, held or full.
@@ -19,6 +20,7 @@ from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.subscribe_request import HELD_LIMIT
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.match import Match, match_of
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
@@ -86,16 +88,16 @@ class Delivery:
         `is_read`: sessions that get the message at QoS 1 or 2 read it from the journal.
         """
         apex = None if place is None else place.part.zone
-        best: dict[Session, Subscription] = {}
+        found: dict[Session, list[Subscription]] = {}
         for _, target in self._router.targets.match(message.topic):
             session, subscription = target.session, target.subscription
-            if apex in subscription.pending:
-                continue
-            known = best.get(session)
-            if known is None or _rank(subscription) > _rank(known):
-                best[session] = subscription  # [MQTT-3.3.5-1]
-        for session, subscription in best.items():
-            self._deliver(session, subscription, message, place, is_read=is_read)
+            if apex not in subscription.pending:
+                found.setdefault(session, []).append(subscription)
+        for session, subscriptions in found.items():
+            is_own = message.client_id == session.client_id
+            match = match_of(subscriptions, is_own=is_own)
+            if match is not None:
+                self._deliver(session, match, message, place, is_read=is_read)
 
     def deliver_runs(self, runs: list[Run], part: JournalId) -> None:
         """
@@ -126,11 +128,11 @@ class Delivery:
             choice = _Choice(self._router, session, run, part)
             given = self._give_live(session, choice, indices, found)
             for index, (message, place) in zip(indices[given:], found[given:], strict=True):
-                best = choice.of(index, message.topic)
-                if best is not None:
-                    was_held = best.is_held
-                    self._deliver(session, best, message, place)
-                    if was_held and not best.is_held:
+                match = choice.of(index, message)
+                if match is not None:
+                    was_held = match.subscription.is_held
+                    self._deliver(session, match, message, place)
+                    if was_held and not match.subscription.is_held:
                         choice.forget()
             session.look_at_live()
         full = self._router.take_full()
@@ -154,7 +156,8 @@ class Delivery:
         cursor = session.places.behind.get(part) if session.is_behind else None
         if cursor is None:
             return False
-        if not all(s.qos and not (s.pending or s.is_held) for s in session.subscriptions.values()):
+        subscriptions = session.subscriptions.values()
+        if not all(s.qos and not (s.pending or s.is_held or s.options) for s in subscriptions):
             return False
         if cursor.waiting is not None:
             those = run if len(indices) == run.count else run.select(indices)
@@ -180,11 +183,14 @@ class Delivery:
             return 0
         entries: list[OutboundMessage] = []
         for index, (message, place) in zip(indices, found, strict=True):
-            best = choice.of(index, message.topic)
-            qos = 0 if best is None or best.is_held else min(best.qos, message.qos)
+            match = choice.of(index, message)
+            if match is None or match.subscription.is_held:
+                break
+            qos = min(match.subscription.qos, message.qos)
             if not qos:
                 break
-            entries.append(OutboundMessage(message, qos, False, place))
+            retain = match.is_as_published and message.retain
+            entries.append(OutboundMessage(message, qos, retain, place, match.identifiers))
         taken = session.durable_sender.deliver_live(entries)
         if taken:
             session.places.take(part, found[taken - 1][1].offset)
@@ -194,29 +200,26 @@ class Delivery:
     def _deliver(
         self,
         session: Session,
-        subscription: Subscription,
+        match: Match,
         message: Message,
         place: LogPosition | None,
         *,
         is_read: bool = False,
     ) -> None:
-        qos = min(subscription.qos, message.qos)
+        if message.expiry == 0:
+            return
+        qos = min(match.subscription.qos, message.qos)
         if qos and place is not None:
             if not is_read:
-                self._give(session, subscription, message, qos, place)
-        elif subscription.is_held:
-            self._hold(session, subscription, message)
+                self._give(session, match, message, qos, place)
+        elif match.subscription.is_held:
+            self._hold(session, match.subscription, message)
         else:
-            self._give_qos0(session, message, place)
+            self._give_qos0(session, match, message, place)
         self._delivered += 1
 
     def _give(
-        self,
-        session: Session,
-        subscription: Subscription,
-        message: Message,
-        qos: int,
-        place: LogPosition,
+        self, session: Session, match: Match, message: Message, qos: int, place: LogPosition
     ) -> None:
         part, places, sender = place.part, session.places, session.sender
         cursor = places.behind.get(part)
@@ -231,16 +234,22 @@ class Delivery:
             if place.offset <= ahead:
                 return  # the session read it from the journal
             places.forget_ahead(part)
-        if subscription.is_held or sender.is_late(part) or not sender.deliver(message, qos, place):
+        retain = match.is_as_published and message.retain
+        entry = OutboundMessage(message, qos, retain, place, match.identifiers)
+        if match.subscription.is_held or sender.is_late(part) or not sender.deliver(entry):
             places.fall_behind(place)
         elif not session.clean:
             places.take(part, place.offset)
 
-    def _give_qos0(self, session: Session, message: Message, place: LogPosition | None) -> None:
+    def _give_qos0(
+        self, session: Session, match: Match, message: Message, place: LogPosition | None
+    ) -> None:
+        retain = match.is_as_published and message.retain
+        entry = OutboundMessage(message, 0, retain, place, match.identifiers)
         if place is None:
-            session.sender.deliver_qos0(message)
+            session.sender.deliver_qos0(entry)
         elif not self._is_past(session, place):
-            session.sender.deliver_qos0_after(message, place.part)
+            session.sender.deliver_qos0_after(entry, place.part)
 
     def _is_past(self, session: Session, place: LogPosition) -> bool:
         """True if a session that moved here had this QoS 0 message at its earlier node."""
@@ -256,7 +265,7 @@ class Delivery:
 
     def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
         assert subscription.held is not None
-        subscription.held.append((message, False))
+        subscription.held.append((message, subscription.is_as_published and message.retain))
         if len(subscription.held) >= HELD_LIMIT:
             self._stop_holding(session, subscription)
 
@@ -268,7 +277,7 @@ class Delivery:
 
 class _Choice:
     """
-    Chooses the subscription that counts for a message of a run.
+    Chooses the subscriptions that count for a message of a run.
 
     The choice is made once for all messages that match the same subscriptions: these may be
     thousands.
@@ -279,30 +288,23 @@ class _Choice:
         self._session = session
         self._run = run
         self._zone = part.zone
-        self._known: dict[object, Subscription | None] = {}
+        self._known: dict[tuple[object, bool], Match | None] = {}
 
     def forget(self) -> None:
         """Clear the choices: a SUBACK has left, so other subscriptions may count now."""
         self._known.clear()
 
-    def of(self, index: int, topic: str) -> Subscription | None:
-        """Return the subscription for the message of the run at `index`; None: none matches."""
+    def of(self, index: int, message: Message) -> Match | None:
+        """Return the match of the run's message at `index`; None: no subscription counts."""
         session = self._session
+        is_own = message.client_id == session.client_id
         if session.sink is None:  # the client left amid the run
-            return self._best(session.matching(topic))
-        way = self._router.way(self._run, index)
+            return self._match(session.matching(message.topic), is_own)
+        way = self._router.way(self._run, index), is_own
         if way not in self._known:
             found = self._router.matching(self._run, index, session)
-            self._known[way] = self._best(found)
+            self._known[way] = self._match(found, is_own)
         return self._known[way]
 
-    def _best(self, found: Iterable[Subscription]) -> Subscription | None:
-        counting = [s for s in found if self._zone not in s.pending]
-        return max(counting, key=_rank, default=None)  # [MQTT-3.3.5-1]
-
-
-def _rank(subscription: Subscription) -> tuple[bool, int]:
-    """
-    Return the sort key of a matching subscription: SUBACK sent before SUBACK due, then by QoS.
-    """
-    return not subscription.is_held, subscription.qos
+    def _match(self, found: Iterable[Subscription], is_own: bool) -> Match | None:
+        return match_of((s for s in found if self._zone not in s.pending), is_own=is_own)

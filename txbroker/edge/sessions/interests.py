@@ -41,7 +41,11 @@ FEW = 4
 
 
 class Interests:
-    """The subscribing half of an edge; `wake` advances a route that has something to send."""
+    """
+    The subscribing half of an edge; `wake` advances a route that has something to send.
+
+    `wants_publishers`: True if any subscription here needs to know the publisher of its messages.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Interests:
         self._pending: dict[object, SubscribeRequest] = {}
         self._of: dict[object, dict[SubscribeRequest, None]] = {}
         self._request = count(1)
+        self.wants_publishers = False
         self._ask_own_zone: Callable[[str], tuple[LogPosition, Retained] | None] | None = None
 
     # from the node
@@ -313,7 +318,9 @@ class Interests:
         for one in asked:
             request = next(self._request)
             route.requests[request] = (topic_filter, one)
-            route.port.add_interest(topic_filter, request, retained=not one.is_moved)
+            route.port.add_interest(
+                topic_filter, request, retained=one.wants_retained(topic_filter)
+            )
 
     def _look(self) -> None:
         """Mark the routes dirty that are concerned by changes since the last call."""

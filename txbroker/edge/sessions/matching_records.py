@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.match import Match, match_of
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
 
@@ -51,11 +53,20 @@ def wanted(session: Session, part: JournalId, chunk: JournalChunk, after: int) -
 
 def granted_qos(session: Session, place: LogPosition, topic: str) -> int:
     """Return the highest QoS at which the session gets a record; 0: not queued at all."""
-    granted = 0
+    return max((s.qos for s in _counting(session, place, topic)), default=0)
+
+
+def record_match(session: Session, place: LogPosition, message: Message) -> Match | None:
+    """Return what a session with special subscriptions gets of a record; None: nothing."""
+    is_own = message.client_id == session.client_id
+    return match_of(_counting(session, place, message.topic), is_own=is_own)
+
+
+def _counting(session: Session, place: LogPosition, topic: str) -> Iterator[Subscription]:
+    """Yield the subscriptions by which the session gets the record."""
     if session.places.had and session.places.has_had(place, topic):
-        return 0
+        return
     for subscription in session.matching(topic):
         is_its = subscription.starts.get(place.part, 0) < place.offset
         if is_its and place.part.zone not in subscription.pending:
-            granted = max(granted, subscription.qos)
-    return granted
+            yield subscription

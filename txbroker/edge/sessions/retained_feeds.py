@@ -14,6 +14,7 @@ from txbroker.core import QUEUE_HIGH_MARK
 from txbroker.model.timers import Timers
 from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.fair_shares import FairShare, FairShares, ShareWorker
 
@@ -178,8 +179,12 @@ def give_once(
     session: Session, subscription: Subscription, message: Message, *, retain: bool
 ) -> None:
     """Deliver a message that cannot be read again."""
+    if message.expiry == 0:
+        return
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
     qos = min(subscription.qos, message.qos)
+    entry = OutboundMessage(message, qos, retain, None, identifiers)
     if qos:
-        session.sender.deliver(message, qos, None, retain=retain)
+        session.sender.deliver(entry)
     else:
-        session.sender.deliver_qos0(message, retain=retain)
+        session.sender.deliver_qos0(entry)

@@ -28,6 +28,7 @@ from txbroker.model.timers import Timers
 from txbroker.model.topics import is_within
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Connect
+from txbroker.mqtt.wire.properties import NO_PROPERTIES
 
 T = TypeVar("T")
 
@@ -87,6 +88,11 @@ class SessionConnect:
             refuse(why_full, True)
             return None
         directory = self._directory
+        self._clients.make_way(client_id)
+        if packet.clean_session and not packet.is_clean:
+            return self._begin_anew(packet, accept, refuse, drop_if_gone, host)
+        if directory.members.is_only and self._has_nothing_to_keep(packet):
+            packet = attrs.evolve(packet, clean_session=True)
         if packet.clean_session and directory.clearings.is_needed(client_id):
             return self._clear(ConnectAttempt(packet, accept, refuse, drop_if_gone, host))
         if packet.clean_session or directory.is_here(client_id):
@@ -98,6 +104,34 @@ class SessionConnect:
             lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
             lambda outcome: self._found(attempt, outcome),
         )
+
+    def _has_nothing_to_keep(self, packet: Connect) -> bool:
+        """True if no session is here, and the new one ends with its connection."""
+        return packet.expiry == 0 and packet.client_id not in self._clients.sessions
+
+    def _begin_anew(
+        self,
+        packet: Connect,
+        accept: Callable[[Session, bool], None],
+        refuse: Callable[[str, bool], None],
+        drop_if_gone: Callable[[], object],
+        host: Callable[[], str],
+    ) -> ConnectAttempt | None:
+        """
+        Discard the client's session wherever it is, then begin a kept one.
+
+        The discard is that of a clean session which ends at once: there is no second way.
+        """
+        kept = attrs.evolve(packet, clean_session=False)
+        first = attrs.evolve(packet, will=None, properties=NO_PROPERTIES)
+        second: list[ConnectAttempt | None] = []
+
+        def discarded(session: Session, _: bool) -> None:
+            self._clients.miss(session)
+            second.append(self.connect(kept, accept, refuse, drop_if_gone, host))
+
+        attempt = self.connect(first, discarded, refuse, drop_if_gone, host)
+        return second[0] if second else attempt
 
     def _clear(self, attempt: ConnectAttempt) -> ConnectAttempt:
         """

@@ -27,6 +27,7 @@ from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import LEVEL_4
 from txbroker.v1 import state_pb2
 
 
@@ -38,7 +39,11 @@ def encode_session(session: Session, away_since: int, *, is_whole: bool = True) 
     the subscriptions have rows of their own.
     """
     stored = state_pb2.StoredSession(
-        incarnation=session.incarnation, away_since=away_since, dropped=session.sender.dropped
+        incarnation=session.incarnation,
+        away_since=away_since,
+        dropped=session.sender.dropped,
+        expiry=session.expiry,
+        level=session.level,
     )
     if not is_whole:
         stored.number = session.number
@@ -58,9 +63,15 @@ def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tupl
     Most subscriptions of a session differ in their filter alone, so equal rests are encoded once.
     Otherwise a client with thousands of filters would stop the node at each SUBSCRIBE.
     """
-    rests: dict[tuple[int, frozenset[str], int], bytes] = {}
+    rests: dict[tuple[int, int, int, frozenset[str], int], bytes] = {}
     for subscription in subscriptions:
-        kind = subscription.qos, subscription.pending, id(subscription.starts)
+        kind = (
+            subscription.qos,
+            subscription.options,
+            subscription.identifier,
+            subscription.pending,
+            id(subscription.starts),
+        )
         rest = rests.get(kind)
         if rest is None:
             rest = rests[kind] = _encode_rest(subscription)
@@ -69,7 +80,12 @@ def encode_subscriptions(subscriptions: Iterable[Subscription]) -> Iterator[tupl
 
 def _encode_rest(subscription: Subscription) -> bytes:
     """Encode a `StoredSubscription` without its filter."""
-    kept = state_pb2.StoredSubscription(qos=subscription.qos, pending=sorted(subscription.pending))
+    kept = state_pb2.StoredSubscription(
+        qos=subscription.qos,
+        pending=sorted(subscription.pending),
+        options=subscription.options,
+        identifier=subscription.identifier,
+    )
     kept.starts.extend(_place(LogPosition(p, o)) for p, o in subscription.starts.items())
     return kept.SerializeToString()
 
@@ -91,6 +107,8 @@ def decode_session(value: bytes, session: Session) -> tuple[int, int]:
     stored = state_pb2.StoredSession.FromString(value)
     session.incarnation = stored.incarnation
     session.sender.dropped = stored.dropped
+    session.expiry = stored.expiry if stored.HasField("expiry") else None
+    session.level = stored.level or LEVEL_4
     for kept in stored.subscriptions:
         _add_subscription(session, kept.filter, kept)
     return stored.away_since, stored.number
@@ -105,7 +123,9 @@ def _add_subscription(
     session: Session, topic_filter: str, kept: state_pb2.StoredSubscription
 ) -> None:
     starts = {_part(start.part): start.offset for start in kept.starts}
-    session.add(Subscription(topic_filter, kept.qos, frozenset(kept.pending), starts))
+    subscription = Subscription(topic_filter, kept.qos, frozenset(kept.pending), starts)
+    subscription.options, subscription.identifier = kept.options, kept.identifier
+    session.add(subscription)
 
 
 def encode_window(session: Session, *, whole: bool = False, publishes: bool = True) -> bytes:
@@ -155,7 +175,7 @@ def decode_publish(value: bytes) -> InboundPublish:
 
 def encode_numbered(entry: OutboundMessage) -> bytes:
     """Encode a message that cannot be read again."""
-    flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain)
+    flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain, identifiers=entry.identifiers)
     _add_message(flow, entry)
     return flow.SerializeToString()
 
@@ -273,7 +293,11 @@ class _Parts:
     def add_flow(self, packet_id: int, entry: OutboundMessage, *, whole: bool) -> None:
         place = entry.place
         flow = self._window.flows.add(
-            packet_id=packet_id, qos=entry.qos, retain=entry.retain, released=entry.released
+            packet_id=packet_id,
+            qos=entry.qos,
+            retain=entry.retain,
+            released=entry.released,
+            identifiers=entry.identifiers,
         )
         if place is not None:
             flow.part, flow.offset = self.of(place.part) + 1, place.offset
@@ -294,6 +318,7 @@ def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
         or here.part != there.part
         or before.qos != entry.qos
         or before.retain != entry.retain
+        or before.identifiers != entry.identifiers
         or before.released != entry.released
     ):
         return None
@@ -387,9 +412,11 @@ def _flow(
         entry.released = flow.released
     elif flow.part:
         place = LogPosition(parts[flow.part - 1], flow.offset)
-        entry = OutboundMessage(None, flow.qos, flow.retain, place, released=flow.released)
+        entry = OutboundMessage(None, flow.qos, flow.retain, place)
     else:
-        entry = OutboundMessage(_message(flow), flow.qos, flow.retain, released=flow.released)
+        entry = OutboundMessage(_message(flow), flow.qos, flow.retain)
+    entry.released = flow.released
+    entry.identifiers = tuple(flow.identifiers)
     entry.is_sent = bool(flow.packet_id)
     return entry
 
@@ -398,7 +425,9 @@ def _numbered(number: int, value: bytes | None) -> OutboundMessage | None:
     if value is None:
         return None
     flow = state_pb2.StoredFlow.FromString(value)
-    return OutboundMessage(_message(flow), flow.qos, flow.retain, number=number)
+    return OutboundMessage(
+        _message(flow), flow.qos, flow.retain, None, tuple(flow.identifiers), number
+    )
 
 
 def _message(flow: state_pb2.StoredFlow) -> Message:

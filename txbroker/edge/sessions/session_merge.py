@@ -40,7 +40,7 @@ def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) 
         if entry.place is not None and not entry.released:
             left[entry.place.part].add(entry.place.offset)
         elif entry.message is not None:
-            known.sender.deliver(entry.message, entry.qos, None, retain=entry.retain)
+            known.sender.deliver(OutboundMessage(entry.message, entry.qos, entry.retain))
     known.durable_sender.leave_queue()
     for part in {**other.places.behind, **dict.fromkeys(left)}:
         _take_in_part(known, other, part, frozenset(left[part]))

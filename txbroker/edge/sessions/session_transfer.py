@@ -36,6 +36,7 @@ from txbroker.edge.sessions.transferred_publishes import (
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 
 class SessionTransfer:
@@ -82,7 +83,7 @@ class SessionTransfer:
         """Close the client's connection, if there is one."""
         session = self._clients.sessions.get(client_id)
         if session is not None and session.sink is not None:
-            session.sink.close(TAKEN_OVER)
+            session.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
 
     def discard(self, client_id: str, *, is_moved: bool) -> None:
         """Discard the session, and close its connection; `is_moved`: another node has it."""
@@ -100,11 +101,14 @@ class SessionTransfer:
 
     def freeze(self, client_id: str) -> bytes | None:
         """Close the connection, stop the session, and return its whole state."""
+        self._clients.expire(client_id)
         session = self._session(client_id)
         if session is None:
             return None
         # A session whose client is away accepts no packet, so its state stays as returned.
         self.close(client_id)
+        if session.is_over:
+            return None  # it ended with its connection
         self._edge.publisher.withdraw(session)
         # The node that gets this state does not hear how these publishes end, so this node notes
         # it.

@@ -13,7 +13,7 @@ Messages of answered zones are held until the SUBACK has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from functools import partial
 
 import attrs
@@ -43,10 +43,12 @@ class SubscribeRequest:
     - `open`, `answered`: sets of (filter, apex).
     - `acknowledge`: sends the SUBACK; None if no SUBACK is due any more.
     - `commit`: runs an action when the subscriptions are durable, or at once for a clean session.
+    - `note_pending`: gets the apexes of zones that the SUBACK does not wait for any longer.
     - `recording`: the delivery ledger, which records where subscriptions begin.
     - `is_moved`: the request stands for a session that came from another node. The session has had
       its retained messages. The session takes no live message before this edge knows how far its
       zones have come.
+    - `unretained`: the filters for which the client wants no retained messages.
     - `is_resumed`: the request stands for filters that were pending when the earlier process ended,
       or at another node. Zones that had answered are not asked again.
     - `count`: the number of filters in the packet.
@@ -65,6 +67,8 @@ class SubscribeRequest:
     recording: LedgerWriter | None = None
     is_moved: bool = False
     is_resumed: bool = False
+    unretained: frozenset[str] = frozenset()
+    note_pending: Callable[[Collection[str]], None] = lambda _: None
     count: int = 1
 
     @property
@@ -84,6 +88,10 @@ class SubscribeRequest:
         # Zones below a pending one were unknown before. Without the question their messages would
         # never count.
         return not has_answered and any(is_within(apex, above) for above in subscription.pending)
+
+    def wants_retained(self, topic_filter: str) -> bool:
+        """True if the zone has to answer with its retained messages."""
+        return not self.is_moved and topic_filter not in self.unretained
 
     def await_zone(self, topic_filter: str, apex: str) -> None:
         """Await the zone's answer; a new subscription takes no message from the zone before."""
@@ -116,9 +124,9 @@ class SubscribeRequest:
             session.places.begin(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
             session.places.begin(Cursor(place.part, place.offset))
-        self.feeds.begin(
-            session, subscription, retained, partial(self.give, subscription, retain=True)
-        )
+        if topic_filter not in self.unretained:
+            give = partial(self.give, subscription, retain=True)
+            self.feeds.begin(session, subscription, retained, give)
         if self.acknowledge is None:
             if self.recording is not None and topic_filter in self.fresh:
                 self.recording.began(session, subscription, place)
@@ -161,6 +169,8 @@ class SubscribeRequest:
             self.alarm.cancel()
             self.alarm = None
         acknowledge, self.acknowledge = self.acknowledge, None
+        if self.open:
+            self.note_pending(self.open.apexes())
         self._record()
         self.commit(lambda: self._finish(acknowledge))
 

@@ -9,8 +9,9 @@ bring subscriptions along. Their zones are asked in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from functools import partial
+from typing import Final
 
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.delivery import Delivery
@@ -23,10 +24,14 @@ from txbroker.edge.sessions.sys_tree import SysTree
 from txbroker.model.reporter import Reporter
 from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys
-from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.cursor import AS_PUBLISHED, NO_LOCAL, Subscription
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Subscribe
 from txbroker.runtime.equal_timeouts import EqualTimeouts
+
+QOS_BITS: Final = 0x03
+KEPT_OPTIONS: Final = NO_LOCAL | AS_PUBLISHED
+"""Bits of the options byte in SUBSCRIBE that a subscription has (MQTT 5.0, section 3.8.3.1)."""
 
 
 class Subscriptions:
@@ -60,22 +65,38 @@ class Subscriptions:
     # from connections
 
     def subscribe(
-        self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
+        self,
+        session: Session,
+        packet: Subscribe,
+        acknowledge: Callable[[], None],
+        note_pending: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """Handle a client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due."""
+        """
+        Handle a client's SUBSCRIBE; `acknowledge` sends the SUBACK when it is due.
+
+        If the SUBACK leaves before some zones have confirmed, `note_pending` gets their apexes
+        first.
+        """
         if self._begin_now(session, packet, acknowledge):
             return
         granted = dict(packet.filters)
+        identifier = _identifier_of(packet)
         fresh = frozenset(f for f in granted if f not in session.subscriptions)
         self._leave_earlier(session, granted.keys())
-        subscriptions = {f: self._subscription(session, f, qos) for f, qos in granted.items()}
+        subscriptions = {
+            f: self._subscription(session, f, options, identifier) for f, options in granted.items()
+        }
         subscribing = self._subscribing(session, subscriptions, fresh, acknowledge)
+        subscribing.unretained = frozenset(
+            f for f, options in granted.items() if not _wants_retained(options, f in fresh)
+        )
+        subscribing.note_pending = note_pending
         session.begin_subscribing(subscribing.count)
         session.on_subscriptions_changed()
         for topic_filter, subscription in subscriptions.items():
             if subscription.held is None:
                 subscription.hold(is_fresh=topic_filter in fresh)
-            if is_sys(topic_filter):
+            if is_sys(topic_filter) and subscribing.wants_retained(topic_filter):
                 for message in self._sys.match(topic_filter):
                     subscribing.give(subscription, message, retain=True)
         self._ask_zones(subscribing)
@@ -107,6 +128,7 @@ class Subscriptions:
         for subscribing in self._interests.of(session):
             subscribing.fresh -= confirmed
         for topic_filter in topic_filters:
+            self._note_options(session.subscriptions[topic_filter])
             if session.sink is not None:
                 self._delivery.listen(session, session.subscriptions[topic_filter])
             if not is_sys(topic_filter):
@@ -154,7 +176,7 @@ class Subscriptions:
         Equals all the steps of a SUBSCRIBE. Returns False, and does nothing, if the zone cannot
         answer now.
         """
-        topic_filter, qos = packet.filters[0]
+        topic_filter, options = packet.filters[0]
         if (
             len(packet.filters) > 1
             or not session.clean
@@ -167,13 +189,15 @@ class Subscriptions:
         if answer is None:
             return False
         place, retained = answer
-        subscription = Subscription(topic_filter, qos)
+        subscription = _new(topic_filter, options, _identifier_of(packet))
         subscription.begin(place.part, place.offset)
         session.add(subscription)
         session.on_subscriptions_changed()
         self._delivery.listen(session, subscription)
         self._interests.add(topic_filter)
         acknowledge()
+        if not _wants_retained(options, is_fresh=True):
+            return True
         give = partial(give_once, session, subscription, retain=True)
         self._feeds.begin(session, subscription, retained, give)
         return True
@@ -205,20 +229,29 @@ class Subscriptions:
             recording=self._recording,
         )
 
-    def _subscription(self, session: Session, topic_filter: str, qos: int) -> Subscription:
+    def _subscription(
+        self, session: Session, topic_filter: str, options: int, identifier: int
+    ) -> Subscription:
         known = session.subscriptions.get(topic_filter)
         if known is not None:
-            is_less = qos < known.qos
-            known.grant(qos)
+            is_less = options & QOS_BITS < known.qos
+            known.grant(options & QOS_BITS, options & KEPT_OPTIONS, identifier)
+            session.is_special = session.is_special or known.is_special
+            self._note_options(known)
             if is_less and self._recording is not None:
                 self._recording.holds(session, known)  # from now on, not from the SUBACK on
             return known
-        subscription = Subscription(topic_filter, qos)
+        subscription = _new(topic_filter, options, identifier)
+        self._note_options(subscription)
         session.add(subscription)
         self._delivery.listen(session, subscription)
         if not is_sys(topic_filter):
             self._interests.add(topic_filter)
         return subscription
+
+    def _note_options(self, subscription: Subscription) -> None:
+        if subscription.options & NO_LOCAL:
+            self._interests.wants_publishers = True
 
     def _drop(self, session: Session, topic_filter: str) -> None:
         if self._recording is not None:
@@ -265,3 +298,19 @@ class Subscriptions:
                 client_id=subscribing.session.client_id,
             )
         subscribing.finish()
+
+
+def _new(topic_filter: str, options: int, identifier: int) -> Subscription:
+    kept = options & KEPT_OPTIONS
+    return Subscription(topic_filter, options & QOS_BITS, options=kept, identifier=identifier)
+
+
+def _identifier_of(packet: Subscribe) -> int:
+    identifiers = packet.properties.subscription_identifiers
+    return identifiers[0] if identifiers else 0
+
+
+def _wants_retained(options: int, is_fresh: bool) -> bool:
+    """True if the retain handling of the options asks for retained messages."""
+    handling = options >> 4 & 3
+    return handling == 0 or (handling == 1 and is_fresh)

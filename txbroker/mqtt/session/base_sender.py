@@ -7,7 +7,7 @@ from typing import Protocol
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
-from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 
 LATER_MESSAGES = 1_000
@@ -66,6 +66,15 @@ class SendingSession(Protocol):
     def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
         """Count dropped messages of the session; `is_first`: the first ones for some time."""
 
+    def count_too_large(self, count: int) -> None:
+        """Count messages that are larger than the client's maximum packet size."""
+
+    def count_expired(self, count: int) -> None:
+        """Count messages whose interval passed while they waited."""
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+
     def count_full_window(self, limit: str) -> None:
         """
         Note that the window is full until the client acknowledges; `limit` is the configuration
@@ -95,7 +104,30 @@ class BaseSender:
         self._session = session
         self._limits = limits
         self._dropping: frozenset[bool] = frozenset()
-        self._later: dict[JournalId, list[Message]] | None = None
+        self._later: dict[JournalId, list[OutboundMessage]] | None = None
+
+    @property
+    def inflight(self) -> int:
+        """Return how many messages may be unacknowledged: the node's limit, or the client's."""
+        most = self._limits.inflight
+        return most if self.sink is None else min(most, self.sink.receive_maximum)
+
+    def is_too_large(self, entry: OutboundMessage) -> bool:
+        """
+        True if the client accepts no packet of this size.
+
+        The message is dropped for this client alone, and counts as delivered [MQTT-3.1.2-25].
+        """
+        if self.sink is None or not self.sink.packet_writer.max_packet:
+            return False
+        if entry.released or entry.message is None:
+            return False
+        packet_writer = self.sink.packet_writer
+        packet = entry.packet(1, dup=False, level=packet_writer.level)
+        if len(packet) <= packet_writer.max_packet:
+            return False
+        self._session.count_too_large(1)
+        return True
 
     # from the session: its life
 
@@ -122,7 +154,7 @@ class BaseSender:
 
     # from the edge: messages to the client
 
-    def deliver_qos0_after(self, message: Message, part: JournalId) -> None:
+    def deliver_qos0_after(self, entry: OutboundMessage, part: JournalId) -> None:
         """
         Send a QoS 0 message after the session's catch-up in the part.
 
@@ -132,17 +164,17 @@ class BaseSender:
             return
         if part not in self._session.places.behind:
             self._give_later(part)
-            self.deliver_qos0(message)
+            self.deliver_qos0(entry)
         else:
             if self._later is None:
                 self._later = {}
             later = self._later.setdefault(part, [])
             if len(later) < LATER_MESSAGES:
-                later.append(message)
+                later.append(entry)
             else:
                 self.drop(0)
 
-    def deliver_qos0(self, message: Message, *, retain: bool = False) -> None:
+    def deliver_qos0(self, entry: OutboundMessage) -> None:
         """
         Send a QoS 0 message to the connected client; drop it if the client is away or does not
         read.
@@ -150,8 +182,7 @@ class BaseSender:
         if self.sink is None:
             return
         packet_writer = self.sink.packet_writer
-        packet = message.qos0_packet(packet_writer.level, retain=retain)
-        if not packet_writer.send_qos0(packet):
+        if not packet_writer.send_qos0(entry.qos0_packet(packet_writer.level)):
             self.look_at_packet_writer()
 
     def drop(self, qos: int, count: int = 1) -> None:
@@ -177,9 +208,12 @@ class BaseSender:
         if packet_writer.dropped:
             dropped, packet_writer.dropped = packet_writer.dropped, 0
             self.drop(0, dropped)
+        if packet_writer.too_large:
+            too_large, packet_writer.too_large = packet_writer.too_large, 0
+            self._session.count_too_large(too_large)
         if packet_writer.fills and not packet_writer.is_told:
             packet_writer.is_told = True
-            is_many = packet_writer.in_flight >= self._limits.inflight
+            is_many = packet_writer.in_flight >= self.inflight
             limit = "limits.inflight" if is_many else "limits.session_memory"
             self._session.count_full_window(limit)
 
@@ -225,8 +259,8 @@ class BaseSender:
 
     def _give_later(self, part: JournalId) -> None:
         if self._later:
-            for message in self._later.pop(part, ()):
-                self.deliver_qos0(message)
+            for entry in self._later.pop(part, ()):
+                self.deliver_qos0(entry)
 
     def _answer(self, data: bytes) -> None:
         if self.sink is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.base_sender import BaseSender
 from txbroker.mqtt.session.session_ports import Sink
-from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.return_codes import wrong_answer
 
@@ -28,7 +28,8 @@ class CleanSender(BaseSender):
 
     def attach(self, sink: Sink) -> None:
         """Begin to send on the client's connection."""
-        sink.packet_writer.open_window(self._limits.inflight, self._limits.memory)
+        most = min(self._limits.inflight, sink.receive_maximum)
+        sink.packet_writer.open_window(most, self._limits.memory)
         super().attach(sink)
 
     def close(self) -> None:
@@ -38,44 +39,67 @@ class CleanSender(BaseSender):
 
     # from the edge: messages to the client
 
-    def deliver(
-        self, message: Message, qos: int, place: LogPosition | None, *, retain: bool = False
-    ) -> bool:
+    def deliver(self, entry: OutboundMessage) -> bool:
         """
-        Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
+        Send or queue a QoS 1 or 2 message.
 
-        Return False if no room is left: the caller must read the message again at `place`. A
+        Return False if no room is left: the caller must read the message again at its place. A
         message without a place is always accepted; beyond the limits the oldest of these is
         dropped.
         """
         if self.sink is None:
             return True  # the session ends with its connection
-        packet_writer, topic = self.sink.packet_writer, message.topic.encode()
-        if place is not None:
-            part, offset = place
+        packet_writer, message = self.sink.packet_writer, entry.message
+        assert message is not None
+        topic = message.topic.encode()
+        if entry.place is not None and self._would_wait(message):
+            return False
+        if entry.place is not None:
+            part, offset = entry.place
             is_given = packet_writer.give(
-                topic, message.payload, qos, message.size, part, offset, message.properties
+                topic,
+                message.payload,
+                entry.qos,
+                entry.size,
+                part,
+                offset,
+                properties=entry.properties,
+                retain=entry.retain,
             )
         else:
             packet_writer.give_first(
-                topic, message.payload, qos, message.size, message.properties, retain=retain
+                topic,
+                message.payload,
+                entry.qos,
+                entry.size,
+                properties=entry.properties,
+                retain=entry.retain,
             )
             packet_writer.pump()
             dropped = packet_writer.drop_first(self._limits.messages, self._limits.size)
             if dropped:
-                self.drop(qos, dropped)
+                self.drop(entry.qos, dropped)
             is_given = True
         self.look_at_packet_writer()
         return is_given
 
-    def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
+    def queue(self, entry: OutboundMessage) -> bool:
         """Queue a QoS 1 or 2 message from the journal; return False if no room is left."""
         if self.sink is None:
             return False
-        part, offset = place
-        topic = message.topic.encode()
+        assert entry.place is not None and entry.message is not None
+        if self._would_wait(entry.message):
+            return False
+        part, offset = entry.place
         return self.sink.packet_writer.give_again(
-            topic, message.payload, qos, message.size, part, offset, message.properties
+            entry.message.topic.encode(),
+            entry.message.payload,
+            entry.qos,
+            entry.size,
+            part,
+            offset,
+            properties=entry.properties,
+            retain=entry.retain,
         )
 
     def send_queued(self) -> None:
@@ -97,7 +121,7 @@ class CleanSender(BaseSender):
         """Set the limits; messages beyond them are dropped when the next message comes."""
         super().set_limits(limits)
         if self.sink is not None:
-            self.sink.packet_writer.open_window(limits.inflight, limits.memory)
+            self.sink.packet_writer.open_window(self.inflight, limits.memory)
 
     # from the connection
 
@@ -114,6 +138,13 @@ class CleanSender(BaseSender):
         """Answer PUBREL for a QoS 2 delivery, known or unknown; raises for a message of QoS 1."""
         if self.sink is not None and not self.sink.packet_writer.receive(packet_id):
             raise wrong_answer(packet_id)
+
+    def on_refused(self, packet_id: int) -> None:
+        """End a QoS 2 delivery that the client has refused; raises for a message of QoS 1."""
+        if self.sink is not None:
+            if not self.sink.packet_writer.refuse(packet_id):
+                raise wrong_answer(packet_id)
+            self._go_on()
 
     def on_pubcomp(self, packet_id: int) -> None:
         """Complete a QoS 2 delivery."""
@@ -136,6 +167,19 @@ class CleanSender(BaseSender):
         return 0 if self.sink is None else self.sink.packet_writer.waiting
 
     # internal
+
+    def _would_wait(self, message: Message) -> bool:
+        """
+        True if a message that expires would wait behind the window, where it does not age.
+
+        It stays in the journal, which knows its age.
+        """
+        if message.expiry is None:
+            return False
+        assert self.sink is not None
+        packet_writer = self.sink.packet_writer
+        is_full = packet_writer.in_flight >= self.inflight or not packet_writer.has_room
+        return is_full or packet_writer.waiting > 0
 
     def _go_on(self) -> None:
         """Send due messages, and fetch more if few are left."""

@@ -13,6 +13,9 @@ from typing import Final
 
 from txbroker.mqtt.wire.decoder import CONNECT, decode
 from txbroker.mqtt.wire.packets import (
+    LEVEL_4,
+    LEVEL_5,
+    Auth,
     Connect,
     Disconnect,
     Packet,
@@ -42,24 +45,26 @@ LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
         Unsubscribe,
         Pingreq,
         Disconnect,
+        Auth,
     }
 )
 """Packets that a client may send after CONNECT, the first packet [MQTT-3.1.0-1]."""
 
 
-def judge(first_byte: int, body: bytes, *, is_first: bool) -> Packet:
+def judge(first_byte: int, body: bytes, *, is_first: bool, level: int = LEVEL_4) -> Packet:
     """
-    Decode the next packet; raises `ProtocolViolation`, with the `frame`, if the packet is illegal.
+    Decode the next packet of a connection of this level.
+
+    Raises `ProtocolViolation`, with the `frame`, if the packet is illegal.
     """
     try:
-        if is_first and first_byte == CONNECT and body.startswith(_LEVEL_5):
-            raise _not_served()
-        packet = decode(first_byte, body)
+        packet = decode(first_byte, body, level)
         if is_first:
             if not isinstance(packet, Connect):
                 name = type(packet).__name__.upper()
                 raise _error("MQTT-3.1.0-1", f"The first packet is CONNECT, not {name}.")
-            if not packet.client_id and not packet.clean_session:
+            is_free = packet.clean_session or packet.protocol_level >= LEVEL_5
+            if not packet.client_id and not is_free:
                 raise ProtocolViolation(
                     "MQTT-3.1.3-8",
                     "An empty client id needs a clean session.",
@@ -68,6 +73,9 @@ def judge(first_byte: int, body: bytes, *, is_first: bool) -> Packet:
                 )
         elif type(packet) not in LEGAL:
             raise _misplaced(packet)
+        elif isinstance(packet, Publish) and packet.subscription_identifiers:
+            # [MQTT-3.3.4-6]
+            raise _error("MQTT-3.3.4-6", "A client's PUBLISH has a subscription identifier.")
     except ProtocolViolation as violation:
         violation.frame = first_byte, body
         raise
@@ -90,14 +98,10 @@ def judge_beginning(first_byte: int) -> None:
         raise violation
 
 
-def _not_served() -> ProtocolViolation:
-    """Return the violation of a CONNECT of MQTT 5.0, whose packets no session takes so far."""
-    return ProtocolViolation(
-        "MQTT-3.1.2-2",
-        "Protocol level 5 of MQTT is not spoken here.",
-        ConnackCode.UNACCEPTABLE_PROTOCOL_VERSION,
-        reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-    )
+def level_of(first_byte: int, body: bytes) -> int:
+    """Return the level of an illegal first packet, by which its sender reads the answer."""
+    is_5 = first_byte == CONNECT and body.startswith(_LEVEL_5)
+    return LEVEL_5 if is_5 else LEVEL_4
 
 
 def _misplaced(packet: Packet) -> ProtocolViolation:

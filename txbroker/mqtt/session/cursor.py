@@ -14,6 +14,10 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
 from txbroker.mqtt.wire.message import Message
 
+NO_LOCAL: Final = 0x04
+AS_PUBLISHED: Final = 0x08
+"""Bits of a subscription's options (MQTT 5.0, section 3.8.3.1)."""
+
 _NONE_PENDING: Final[frozenset[str]] = frozenset()
 _NO_STARTS: Final[Mapping[JournalId, int]] = MappingProxyType({})
 
@@ -26,7 +30,10 @@ class Subscription:
     - `pending`: the apexes of zones that have not confirmed; messages of these zones do not count.
     - `starts`: the offsets at which zones confirmed; the subscription gets only later records
       (protocol rule 9).
-    - `held`: messages that no journal has, until the SUBACK has left; None: the SUBACK has left.
+    - `options`: the bits of its options byte that delivery needs (`NO_LOCAL`, `AS_PUBLISHED`).
+    - `identifier`: the subscription identifier of the client, 0 for none.
+    - `held`: messages that no journal has, with their RETAIN, until the SUBACK has left; None: the
+      SUBACK has left.
     - `is_fresh`: the session had no such filter before that SUBACK.
     - `target`: the live route to the client, while the client is connected.
     - `changed`: the unsaved filters of a durable session, to which each change adds this filter.
@@ -36,6 +43,8 @@ class Subscription:
     qos: int
     pending: frozenset[str] = _NONE_PENDING
     starts: Mapping[JournalId, int] = _NO_STARTS
+    options: int = 0
+    identifier: int = 0
     held: list[tuple[Message, bool]] | None = None
     is_fresh: bool = False
     target: Target | None = None
@@ -46,9 +55,21 @@ class Subscription:
         """True if the subscription's messages wait for the SUBACK."""
         return self.held is not None and self.is_fresh
 
-    def grant(self, qos: int) -> None:
-        """Set another QoS, as the client requested [MQTT-3.8.4-3]."""
+    @property
+    def is_special(self) -> bool:
+        """True if its deliveries depend on more than topic and QoS."""
+        return bool(self.options or self.identifier)
+
+    @property
+    def is_as_published(self) -> bool:
+        """True if live messages keep the RETAIN flag of their publisher."""
+        return bool(self.options & AS_PUBLISHED)
+
+    def grant(self, qos: int, options: int = 0, identifier: int = 0) -> None:
+        """Set another QoS and other options, as the client requested [MQTT-3.8.4-3]."""
         self.qos = qos
+        self.options = options
+        self.identifier = identifier
         self._on_changed()
 
     def await_zone(self, apex: str) -> None:
@@ -100,7 +121,7 @@ class Subscription:
         if target is not None:
             target.qos = self.qos
             is_held = self.is_fresh and self.held is not None
-            target.is_plain = not (self.pending or is_held)
+            target.is_plain = not (self.pending or is_held or self.is_special)
 
 
 @lru_cache(maxsize=16)

@@ -20,7 +20,7 @@ from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.message_numbers import MessageNumbers
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.session.window import LAST_PACKET_ID, OutboundMessage, SessionLimits, Window
-from txbroker.mqtt.wire.encoder import encode, pack_packet_id
+from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Pubrel
 from txbroker.mqtt.wire.return_codes import wrong_answer
@@ -91,24 +91,23 @@ class DurableSender(BaseSender):
 
     # from the edge: messages to the client
 
-    def deliver(
-        self, message: Message, qos: int, place: LogPosition | None, *, retain: bool = False
-    ) -> bool:
+    def deliver(self, entry: OutboundMessage) -> bool:
         """
-        Send or queue a QoS 1 or 2 message; `qos` and `retain` are the client's.
+        Send or queue a QoS 1 or 2 message.
 
         Return False if the client is away or no room is left: the caller must read the message
-        again at `place`. A message without a place is always accepted; beyond the limits the oldest
-        of these is dropped.
+        again at its place. A message without a place is always accepted; beyond the limits the
+        oldest of these is dropped.
         """
-        window = self.window
+        if self.is_too_large(entry):
+            return True
+        window, place = self.window, entry.place
         if window is None:
             if self._session.is_over:
                 return True
             if self.sink is None and place is not None:
                 return False
             window = self.window = Window()
-        entry = OutboundMessage(message, qos, retain, place)
         if place is None:
             self.numbering.add(entry)
         sink = self.sink
@@ -118,7 +117,7 @@ class DurableSender(BaseSender):
             return True
         if place is not None and not self.has_room():
             return False
-        window.wait(entry)
+        self._wait(window, entry)
         if place is None:
             self._bound(window)
         self._session.save()
@@ -134,12 +133,15 @@ class DurableSender(BaseSender):
         may_launch = not window.waiting
         is_launched, taken = False, 0
         for entry in entries:
+            if self.is_too_large(entry):
+                taken += 1
+                continue
             may_launch = may_launch and self._can_launch(window, sink)
             if may_launch:
                 self._launch(window, entry)
                 is_launched = True
             elif window.has_room:
-                window.wait(entry)
+                self._wait(window, entry)
             else:
                 break
             taken += 1
@@ -149,14 +151,14 @@ class DurableSender(BaseSender):
             self._session.save()
         return taken
 
-    def queue(self, message: Message, qos: int, place: LogPosition) -> bool:
+    def queue(self, entry: OutboundMessage) -> bool:
         """Queue a QoS 1 or 2 message from the journal; return False if the queue is full."""
         window = self.window
         if window is None:
             window = self.window = Window()
         if not window.has_room:
             return False
-        window.wait(OutboundMessage(message, qos, False, place))
+        self._wait(window, entry)
         return True
 
     def send_queued(self) -> None:
@@ -225,6 +227,21 @@ class DurableSender(BaseSender):
             if recording is not None:
                 recording.delivered(self._session.client_id, entry.place)
 
+    def on_refused(self, packet_id: int) -> None:
+        """End a QoS 2 delivery that the client has refused; raises for a message of QoS 1."""
+        entry = self._flight(packet_id)
+        if entry is None or not entry.is_sent:
+            return
+        if entry.qos != 2 or entry.released:
+            raise wrong_answer(packet_id)
+        assert self.window is not None
+        self.numbering.forget(self.window.land(packet_id))
+        recording = self._session.watcher.recording
+        if recording is not None:
+            recording.delivered(self._session.client_id, entry.place)
+        self._session.save()
+        self._go_on()
+
     def on_pubcomp(self, packet_id: int) -> None:
         """Complete a QoS 2 delivery."""
         entry = self._flight(packet_id)
@@ -249,7 +266,7 @@ class DurableSender(BaseSender):
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
                 if sink is not None:
-                    out += _packet(packet_id, entry, sink.packet_writer.level)
+                    out.append(_packet(packet_id, entry, sink.packet_writer.level))
         if sink is not None and out:
             sink.packet_writer.send(b"".join(out))
 
@@ -308,7 +325,7 @@ class DurableSender(BaseSender):
         window, entry = self.window, self._flight(packet_id)
         if window is None or entry is None or not entry.is_unread:
             return
-        if message is None:
+        if message is None or message.expiry == 0:
             window.land(packet_id)
             self.drop(entry.qos)
             recording = self._session.watcher.recording
@@ -376,13 +393,14 @@ class DurableSender(BaseSender):
 
     def _tell_if_full(self, window: Window) -> None:
         """Note a full window, after a message entered it."""
-        if len(window.flights) == self._limits.inflight:
+        if len(window.flights) == self.inflight:
             self._session.count_full_window("limits.inflight")
         elif window.flight_size >= self._limits.memory:
             self._session.count_full_window("limits.session_memory")
 
     def _can_launch(self, window: Window, sink: Sink) -> bool:
-        return window.is_open(self._limits) and sink.packet_writer.has_room
+        is_open = window.is_open(self.inflight, self._limits.memory)
+        return is_open and sink.packet_writer.has_room
 
     def _bound(self, window: Window) -> None:
         limits = self._limits
@@ -397,13 +415,18 @@ class DurableSender(BaseSender):
         if sink is None:
             return
         while window is not None and window.resend:
+            if window.unanswered >= self.inflight:
+                return  # a client that returns may accept fewer than it had
             packet_id = window.resend[0]
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unread:
                 self._session.ask_for_more()
                 return
             window.resend.popleft()
-            if entry is not None and not entry.is_unsaved:
+            if entry is not None and self.is_too_large(entry):
+                self.numbering.forget(window.land(packet_id))
+                self._session.save()
+            elif entry is not None and not entry.is_unsaved:
                 self._send(packet_id, entry)
         if window is not None:
             self._launch_waiting(window, sink)
@@ -416,10 +439,24 @@ class DurableSender(BaseSender):
             entry = window.next_waiting()
             if entry is None:
                 break
+            if not self._is_wanted(entry):
+                self.numbering.forget(entry)
+                continue
             self._launch(window, entry)
             is_launched = True
         if is_launched:
             self._on_launched(window)
+
+    def _wait(self, window: Window, entry: OutboundMessage) -> None:
+        entry.begin_to_wait(self._session.now())
+        window.wait(entry)
+
+    def _is_wanted(self, entry: OutboundMessage) -> bool:
+        """True if a message that waited may go to the client."""
+        if not entry.end_to_wait(self._session.now()):
+            self._session.count_expired(1)
+            return False
+        return not self.is_too_large(entry)
 
     def _launch(self, window: Window, entry: OutboundMessage) -> None:
         """Put a message in flight; the caller must call `_on_launched` next."""
@@ -439,18 +476,12 @@ class DurableSender(BaseSender):
     def _send(self, packet_id: int, entry: OutboundMessage) -> None:
         assert self.sink is not None
         packet_writer = self.sink.packet_writer
-        packet_writer.send(b"".join(_packet(packet_id, entry, packet_writer.level)))
+        packet_writer.send(_packet(packet_id, entry, packet_writer.level))
 
 
-def _packet(packet_id: int, entry: OutboundMessage, level: int) -> tuple[bytes, ...]:
-    """
-    Return the packet due for the message, for a client of this level; it counts as sent from now
-    on.
-    """
+def _packet(packet_id: int, entry: OutboundMessage, level: int) -> bytes:
+    """Return the packet due for the message, which counts as sent from now on."""
     if entry.released:
-        return (encode(Pubrel(packet_id=packet_id)),)
-    message = entry.message
-    assert message is not None, "its message is read before anything is sent"
-    head = message.head(entry.qos, retain=entry.retain, dup=entry.is_sent, level=level)
-    entry.is_sent = True
-    return head, pack_packet_id(packet_id), message.property_list(level), message.payload
+        return encode(Pubrel(packet_id=packet_id))
+    dup, entry.is_sent = entry.is_sent, True
+    return entry.packet(packet_id, dup=dup, level=level)

@@ -21,7 +21,7 @@ from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.receiver import SessionReceiver
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
-from txbroker.mqtt.wire.packets import Will
+from txbroker.mqtt.wire.packets import LEVEL_4, Will
 
 TOPICS_REMEMBERED = 1_000
 """Topics whose matching subscriptions a session caches while it reads a journal."""
@@ -54,6 +54,15 @@ class SessionOwner(Protocol):
     def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
         """Count dropped messages of the session; `is_first`: the first ones for some time."""
 
+    def too_large(self, session: Session, count: int) -> None:
+        """Count messages that are larger than the client's maximum packet size."""
+
+    def expired(self, count: int) -> None:
+        """Count messages whose interval passed while they waited."""
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+
     def zone_of(self, topic: str) -> str:
         """Return the zone of a publish with this topic."""
 
@@ -70,8 +79,10 @@ class Session:
 
     `places` say how far it has come in the journals, `sender` has what goes to the client and
     `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
-    of them is here. `when_asked` is called once when less is `subscribing`. `number`: under which a
-    store keeps what it has very many of; 0: none.
+    of them is here. `is_special`: True if any of its subscriptions is or was. `when_asked` is
+    called once when less is `subscribing`. `number`: under which a store keeps what it has very
+    many of; 0: none. `expiry`: seconds that a kept session outlives its connection; None:
+    `session_limits.age`. `level`: the protocol that its client spoke last.
     """
 
     __slots__ = (
@@ -83,10 +94,13 @@ class Session:
         "away_since",
         "clean",
         "client_id",
+        "expiry",
         "has_received",
         "held_size",
         "incarnation",
         "is_over",
+        "is_special",
+        "level",
         "number",
         "sender",
         "subscribing",
@@ -102,6 +116,8 @@ class Session:
         self.client_id = client_id
         self.clean = clean
         self.incarnation = 1
+        self.expiry: int | None = None
+        self.level = LEVEL_4
         self.subscriptions: dict[str, Subscription] = {}
         self._changed: dict[str, None] | None = None if clean else {}
         self.number = 0
@@ -111,6 +127,7 @@ class Session:
         self.when_asked: Callable[[], None] | None = None
         self.away_since: float | None = None
         self.is_over = False
+        self.is_special = False
         self._places: CursorSet | None = None
         make_sender = CleanSender if clean else DurableSender
         self.sender: DurableSender | CleanSender = make_sender(self, limits=limits)
@@ -255,6 +272,18 @@ class Session:
         """Count dropped messages of the session; `is_first`: the first ones for some time."""
         self.watcher.dropped(self, qos, count, is_first=is_first)
 
+    def count_too_large(self, count: int) -> None:
+        """Count messages that are larger than the client's maximum packet size."""
+        self.watcher.too_large(self, count)
+
+    def count_expired(self, count: int) -> None:
+        """Count messages whose interval passed while they waited."""
+        self.watcher.expired(count)
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+        return self.watcher.now()
+
     def count_full_window(self, limit: str) -> None:
         """
         Note that the window is full until the client acknowledges; `limit` is the configuration
@@ -272,6 +301,7 @@ class Session:
         """Add a subscription, in place of one with the same filter."""
         topic_filter = subscription.topic_filter
         self.subscriptions[topic_filter] = subscription
+        self.is_special = self.is_special or subscription.is_special
         subscription.changed = self._changed
         if self._changed is not None:
             self._changed[topic_filter] = None

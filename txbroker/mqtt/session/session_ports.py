@@ -15,7 +15,11 @@ class Sink(Protocol):
     def packet_writer(self) -> PacketWriter:
         """Return the writer of packets to the client."""
 
-    def close(self, reason: str) -> None:
+    @property
+    def receive_maximum(self) -> int:
+        """Return how many messages of QoS 1 and 2 the client accepts unacknowledged."""
+
+    def close(self, reason: str, code: int) -> None:
         """Close the connection: another connection has the client id."""
 
 

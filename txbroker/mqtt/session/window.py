@@ -18,7 +18,10 @@ import attrs
 
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.wire.encoder import encode_publish, pack_packet_id
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import LEVEL_5
+from txbroker.mqtt.wire.properties import Properties, encode_properties
 
 LAST_PACKET_ID = 65_535
 
@@ -48,22 +51,72 @@ class OutboundMessage:
     A QoS 1/2 message to the client; `released`: PUBREC came, PUBREL is due or went.
 
     `place` says where it can be read again; None: only here, and where the session is durable it is
-    kept under `number`. `message` None: to be read again before it can be sent. `is_unsaved`: its
-    packet (PUBLISH, or PUBREL) waits until its flow is durable. `size`: bytes that it counts for.
+    kept under `number`. `message` None: to be read again before it can be sent. `identifiers`: the
+    subscription identifiers that its packet carries. `until`: the time at which a message that
+    waits expires; None: never, or not known yet. `is_unsaved`: its packet (PUBLISH, or PUBREL)
+    waits until its flow is durable. `size`: bytes that it counts for.
     """
 
     message: Message | None
     qos: int
     retain: bool
     place: LogPosition | None = None
+    identifiers: tuple[int, ...] = ()
     number: int = 0
     released: bool = False
     is_sent: bool = False
     is_unsaved: bool = False
+    until: float | None = None
     size: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.size = 0 if self.message is None else self.message.size
+
+    def begin_to_wait(self, now: float) -> None:
+        """Note that the message waits from now on."""
+        expiry = None if self.message is None else self.message.expiry
+        self.until = None if expiry is None else now + expiry
+
+    def end_to_wait(self, now: float) -> bool:
+        """Take the time for which the message waited off its interval; return False: it expired."""
+        if self.until is None or self.message is None:
+            return True
+        left, self.until = self.until - now, None
+        self.message = self.message.with_expiry(left)
+        return left > 0
+
+    @property
+    def properties(self) -> bytes:
+        """Return the property list of its packet at level 5, without the list's length."""
+        message = self.message
+        properties = b"" if message is None else message.properties
+        if self.identifiers:
+            listed = Properties(subscription_identifiers=self.identifiers)
+            properties += encode_properties(listed)
+        return properties
+
+    def qos0_packet(self, level: int) -> bytes:
+        """Return the PUBLISH of a QoS 0 message for a client of this level."""
+        message = self.message
+        assert message is not None
+        if level < LEVEL_5 or not self.identifiers:
+            return message.qos0_packet(level, retain=self.retain)
+        return encode_publish(
+            message.topic, message.payload, 0, self.retain, properties=self.properties
+        )
+
+    def packet(self, packet_id: int, *, dup: bool, level: int) -> bytes:
+        """Return the PUBLISH of a QoS 1 or 2 message for a client of this level."""
+        message = self.message
+        assert message is not None, "its message is read before anything is sent"
+        qos, retain = self.qos, self.retain
+        if level < LEVEL_5 or not self.identifiers:
+            head = message.head(qos, retain=retain, dup=dup, level=level)
+            listed = message.property_list(level)
+            return b"".join((head, pack_packet_id(packet_id), listed, message.payload))
+        return encode_publish(
+            message.topic, message.payload, qos, retain, dup, packet_id, self.properties
+        )
 
     @property
     def is_unread(self) -> bool:
@@ -111,13 +164,14 @@ class Window:
         """True if the queue is so short that more records should be fetched."""
         return len(self.queue) < QUEUE_MESSAGES // 2
 
-    def is_open(self, limits: SessionLimits) -> bool:
-        """True if one more message may be in flight."""
-        return (
-            len(self.flights) < limits.inflight
-            and self.flight_size < limits.memory
-            and not self.resend
-        )
+    @property
+    def unanswered(self) -> int:
+        """Return how many messages in flight were sent on the present connection."""
+        return len(self.flights) - len(self.resend)
+
+    def is_open(self, inflight: int, memory: int) -> bool:
+        """True if one more message may be in flight, within these limits."""
+        return len(self.flights) < inflight and self.flight_size < memory and not self.resend
 
     def check(self) -> None:
         """State what is in flight, and what waits."""

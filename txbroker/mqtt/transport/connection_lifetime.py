@@ -13,9 +13,15 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from txbroker.core import HIGH_MARK
 from txbroker.edge.sessions.session_connect import ConnectAttempt
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.transport.connack import MOST_RECEIVED
 from txbroker.mqtt.transport.read_pause import ReadPause
 from txbroker.mqtt.transport.service import MqttService
+from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import LEVEL_4, LEVEL_5, Disconnect
+from txbroker.mqtt.wire.properties import Properties
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.deadlines import Slot
 from txbroker.runtime.fair_shares import FairShare
 from txbroker.runtime.net import Transport
@@ -43,6 +49,7 @@ class ConnectionLifetime:
     """
 
     __slots__ = (
+        "_aliases",
         "_attempt",
         "_client_id",
         "_deaf",
@@ -55,10 +62,12 @@ class ConnectionLifetime:
         "_is_working",
         "_job",
         "_keep_alive",
+        "_level",
         "_service",
         "_session",
         "_slot",
         "packet_writer",
+        "receive_maximum",
         "share",
         "transport",
     )
@@ -86,6 +95,9 @@ class ConnectionLifetime:
         self._keep_alive = 0
         self._slot: Slot | None = None
         self._client_id = ""
+        self._level = LEVEL_4
+        self._aliases: TopicAliases | None = None
+        self.receive_maximum = MOST_RECEIVED
 
     # from Twisted
 
@@ -112,16 +124,18 @@ class ConnectionLifetime:
 
     # from the session (Sink)
 
-    def close(self, reason: str) -> None:
-        """Close the connection from this side, e.g. since another connection has the client id."""
+    def close(self, reason: str, code: int) -> None:
+        """
+        Close the connection from this side, e.g. since another connection has the client id.
+
+        A client of level 5 is told the reason code.
+        """
         log.info("client.closed", client_id=self._client_id, reason=reason)
-        self._leave(will=True)
-        self._abort()
+        self._part(code, reason, will=True)
 
     def end(self) -> None:
         """Close the connection as the node stops: the will is discarded."""
-        self._leave(will=False)
-        self._abort()
+        self._part(ReasonCode.SERVER_SHUTTING_DOWN, "the node stops", will=False)
 
     # from Held
 
@@ -184,8 +198,8 @@ class ConnectionLifetime:
         longest = self._keep_alive * GRACE
         if idle >= longest:
             log.info("client.timeout", client_id=self._client_id)
-            self._leave(will=True)  # [MQTT-3.1.2-24]
-            self._abort()
+            reason = "no packet came within the keep-alive"
+            self._part(ReasonCode.KEEP_ALIVE_TIMEOUT, reason, will=True)  # [MQTT-3.1.2-24]
         else:
             self._set_deadline(longest - idle)
 
@@ -199,9 +213,25 @@ class ConnectionLifetime:
 
     def _give_up(self) -> None:
         """Close a connection that was paused for too long."""
-        self._leave(will=True)
-        self._abort()
+        self._part(ReasonCode.QUOTA_EXCEEDED, "the node has no room for long", will=True)
         self._service.turn.end()
+
+    def _part(self, code: int, reason: str, *, will: bool) -> None:
+        """End the connection from this side; a client of level 5 gets DISCONNECT before."""
+        is_told = self._say_goodbye(code, reason)
+        self._leave(will=will)
+        if is_told:
+            self._close_politely()
+        else:
+            self._abort()
+
+    def _say_goodbye(self, code: int, reason: str) -> bool:
+        """Send DISCONNECT to a client of level 5 that has its CONNACK; return True if sent."""
+        if self._level < LEVEL_5 or self._session is None or not self._is_open:
+            return False
+        properties = Properties(reason_string=reason)
+        self.packet_writer.send(encode(Disconnect(code, properties), LEVEL_5))
+        return True
 
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())

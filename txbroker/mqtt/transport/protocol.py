@@ -24,15 +24,20 @@ from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.model.publish_run import Octets
-from txbroker.mqtt.session.connection_rules import judge, judge_beginning
+from txbroker.mqtt.session.connection_rules import judge, judge_beginning, level_of
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
 from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe
 from txbroker.mqtt.transport.read_pause import ReadPause
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.subscribe_packets import is_large, subscribe, take_large, unsubscribe
+from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.packets import (
+    FOREVER,
+    LEVEL_5,
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -44,9 +49,12 @@ from txbroker.mqtt.wire.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
     Subscribe,
+    Unsuback,
     Unsubscribe,
 )
+from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 from txbroker.runtime.fair_shares import Newcomer
@@ -294,7 +302,7 @@ class MqttProtocol(ConnectionLifetime):
             answer = partial(self._answer, session)
             self._job = take_large(self._service, session, first_byte, body, answer)
             return True
-        packet = judge(first_byte, body, is_first=session is None)
+        packet = judge(first_byte, body, is_first=session is None, level=self._level)
         _HANDLERS[type(packet)](self, packet)
         return packet_reader.has_more
 
@@ -331,8 +339,16 @@ class MqttProtocol(ConnectionLifetime):
             self._service.edge.clients.publish_run(packet_reader.qos12)
 
     def _on_connect(self, packet: Connect) -> None:
+        self._level = self.packet_writer.level = packet.protocol_level
+        if packet.properties.authentication_method is not None:
+            raise ProtocolViolation(
+                "MQTT-4.12.0-1",
+                "No authentication method is known here.",
+                reason_code=ReasonCode.BAD_AUTHENTICATION_METHOD,
+            )
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
-        if not packet.client_id:
+        is_assigned = not packet.client_id
+        if is_assigned:
             packet = attrs.evolve(packet, client_id=client_id)
         if len(client_id) > self._service.max_client_id // 4:
             self._check_client_id(client_id)
@@ -340,7 +356,7 @@ class MqttProtocol(ConnectionLifetime):
         if self._service.is_leaving:
             self._refuse("the node is retired", True)
             return
-        accept = partial(self._accept, packet)
+        accept = partial(self._accept, packet, is_assigned)
         roaming = self._service.roaming
         attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self._host)
         if self._session is None and self._is_open:
@@ -357,28 +373,28 @@ class MqttProtocol(ConnectionLifetime):
         if len(client_id.encode()) > most:
             reason = f"A client id is longer than {most} bytes."
             code = ConnackCode.IDENTIFIER_REJECTED
-            raise ProtocolViolation(
-                "limits.client_id",
-                reason,
-                code,
-                reason_code=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-            )
+            invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            raise ProtocolViolation("limits.client_id", reason, code, reason_code=invalid)
 
-    def _accept(self, packet: Connect, session: Session, present: bool) -> None:
+    def _accept(self, packet: Connect, is_assigned: bool, session: Session, present: bool) -> None:
         """Answer CONNACK and attach the session, which is durable if it must be."""
         if not self._is_open:
             self._service.edge.clients.miss(session)
             return
         self._session = session
         self._attempt = None
-        self._set_keep_alive(packet.keep_alive)
+        self._set_keep_alive(keep_alive_of(self._service, packet) or 0)
         if session.clean and session.will is None and not self._packet_reader.has_more:
             # No store and no other packet is involved: CONNACK need not wait for the other CONNECTs
             # of this turn.
             send = self.packet_writer.send_now
         else:
             send = self.packet_writer.send
-        send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
+        if self._level >= LEVEL_5:
+            self._limit_output(packet.properties)
+            send(accepted(self._service, packet, session, present=present, is_assigned=is_assigned))
+        else:
+            send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have the session by now
             self._leave(will=False)
@@ -392,7 +408,14 @@ class MqttProtocol(ConnectionLifetime):
 
     def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
         self._packet_reader.max_packet = self._service.max_packet
-        self._packet_reader.open(session, session.client_id, flows, clean=session.clean)
+        self._packet_reader.open(
+            session, session.client_id, flows, clean=session.clean, level=self._level
+        )
+
+    def _limit_output(self, asked: Properties) -> None:
+        """Note what the client can receive, before the first packet goes to it."""
+        self.packet_writer.max_packet = asked.maximum_packet_size or 0
+        self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """Refuse CONNECT: no session can be had."""
@@ -401,17 +424,25 @@ class MqttProtocol(ConnectionLifetime):
         if is_told:
             log.warning("session.unreachable", client_id=self._client_id, reason=reason)
             self._service.counters.add("clients.session_unreachable")
-            self.packet_writer.send(encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE)))
+            if self._level >= LEVEL_5:
+                connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
+            else:
+                connack = encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE))
+            self.packet_writer.send(connack)
             self.flush()
             self._leave(will=False)
             self._close_politely()
         else:
-            self.close(reason)
+            self.close(reason, ReasonCode.SESSION_TAKEN_OVER)
 
     def _on_publish(self, packet: Publish) -> None:
         session = self._session
         assert session is not None
         service = self._service
+        if packet.topic_alias:
+            if self._aliases is None:
+                self._aliases = TopicAliases(service.topic_aliases)
+            packet = self._aliases.resolve(packet)
         if packet.qos and (
             service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
         ):
@@ -427,7 +458,10 @@ class MqttProtocol(ConnectionLifetime):
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         assert self._session is not None
-        self._session.sender.on_pubrec(packet.packet_id)
+        if packet.reason >= ReasonCode.UNSPECIFIED_ERROR:
+            self._session.sender.on_refused(packet.packet_id)
+        else:
+            self._session.sender.on_pubrec(packet.packet_id)
 
     def _on_pubrel(self, packet: Pubrel) -> None:
         assert self._session is not None
@@ -447,16 +481,33 @@ class MqttProtocol(ConnectionLifetime):
         assert session is not None
         unsubscribe(self._service, session, packet, partial(self._answer, session))
 
-    def _answer(self, session: Session, answer: bytes) -> None:
+    def _answer(self, session: Session, answer: Suback | Unsuback) -> None:
         if self._session is session:
-            self.packet_writer.send(answer)
+            self.packet_writer.send(encode(answer, self._level))
 
     def _on_pingreq(self, _: Packet) -> None:
         self.packet_writer.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
 
-    def _on_disconnect(self, _: Packet) -> None:
-        self._leave(will=False)  # [MQTT-3.14.4-3]
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        session, expiry = self._session, packet.properties.session_expiry
+        if session is not None and expiry is not None:
+            if session.expiry == 0 and expiry:
+                raise ProtocolViolation(
+                    "section 3.14.2.2.2",
+                    "A DISCONNECT sets an expiry for a session that CONNECT gave none.",
+                    reason_code=ReasonCode.PROTOCOL_ERROR,
+                )
+            kept = None if expiry == FOREVER else expiry
+            self._service.edge.clients.set_expiry(session, kept)
+        self._leave(will=packet.reason != ReasonCode.SUCCESS)  # [MQTT-3.14.4-3]
         self._close_politely()
+
+    def _on_auth(self, _: Auth) -> None:
+        raise ProtocolViolation(
+            "MQTT-4.12.0-6",
+            "A client sends AUTH after a CONNECT without authentication method.",
+            reason_code=ReasonCode.PROTOCOL_ERROR,
+        )
 
     def _on_violation(self, violation: ProtocolViolation) -> None:
         first_byte, body = violation.frame
@@ -473,8 +524,14 @@ class MqttProtocol(ConnectionLifetime):
         self._service.counters.add("clients.violations")
         if violation.rule == "limits.packet":
             self._service.counters.add("packet.over_limit")
-        if violation.connack is not None and self._session is None:
-            self.packet_writer.send(encode(Connack(False, violation.connack)))
+        if self._session is None:
+            if max(self._level, level_of(first_byte, body)) >= LEVEL_5:
+                connack = refused(violation.reason_code, violation.reason)
+                self.packet_writer.send(connack)
+            elif violation.connack is not None:
+                self.packet_writer.send(encode(Connack(False, violation.connack)))
+        else:
+            self._say_goodbye(violation.reason_code, violation.reason)
         self.flush()
         self._leave(will=True)
         self._close_politely()
@@ -511,6 +568,7 @@ _HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
     Pingreq: MqttProtocol._on_pingreq,
     Connect: MqttProtocol._on_connect,
     Disconnect: MqttProtocol._on_disconnect,
+    Auth: MqttProtocol._on_auth,
 }
 
 

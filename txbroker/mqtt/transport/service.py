@@ -9,6 +9,7 @@ from txbroker.core import Router
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.model.counters import Counters
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.deadlines import Deadlines
 from txbroker.runtime.fair_shares import FairShares
@@ -21,7 +22,7 @@ from txbroker.storage.disk_watermark import DiskWatermark
 class ClientConnection(Protocol):
     """A client's connection."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, code: int) -> None:
         """Close the connection as if it had broken: the will is published."""
 
     def end(self) -> None:
@@ -71,7 +72,11 @@ class MqttService:
         connect_timeout: float,
         max_client_id: int = 256,
         max_subscriptions: int = 10_000,
+        receive_maximum: int = 65_535,
+        topic_aliases: int = 100,
+        keepalive_max: int = 0,
     ) -> None:
+        """`keepalive_max`: the longest keep-alive of level 5 in seconds, 0 for any."""
         self.edge = edge
         self.router = router
         self.roaming = roaming
@@ -93,6 +98,9 @@ class MqttService:
         self.connect_timeout = connect_timeout
         self.max_client_id = max_client_id
         self.max_subscriptions = max_subscriptions
+        self.receive_maximum = receive_maximum
+        self.topic_aliases = topic_aliases
+        self.keepalive_max = keepalive_max
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
 
@@ -102,7 +110,7 @@ class MqttService:
         """
         self.is_leaving = True
         for connection in list(self.connections):
-            connection.close("the node is retired")
+            connection.close("the node is retired", ReasonCode.USE_ANOTHER_SERVER)
         self.turn.end()
 
     def stop(self) -> None:

@@ -7,9 +7,12 @@ stopped a node for 8 s. Its one answer leaves when all pieces are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
+import attrs
+
+from txbroker.edge.sessions.subscriptions import QOS_BITS
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.wire.decoder import (
@@ -17,9 +20,10 @@ from txbroker.mqtt.wire.decoder import (
     subscribed_filters,
     unsubscribed_filters,
 )
-from txbroker.mqtt.wire.encoder import encode, encode_suback
 from txbroker.mqtt.wire.packet_kind import PacketKind
-from txbroker.mqtt.wire.packets import Subscribe, Unsuback, Unsubscribe
+from txbroker.mqtt.wire.packets import LEVEL_5, Suback, Subscribe, Unsuback, Unsubscribe
+from txbroker.mqtt.wire.properties import Properties
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import SUBACK_FAILURE, ProtocolViolation
 from txbroker.runtime.structured_log import get_logger, tell_repeated
 
@@ -31,13 +35,21 @@ LARGE: Final = 2_048
 PIECE: Final = 32
 """Filters of a piece."""
 
+MOST_NAMED: Final = 100
+"""Zones that one SUBACK names as pending."""
+
+PENDING_ZONE: Final = "pending-zone"
+"""Name of the user property of SUBACK with the apex of a zone that has not confirmed."""
+
+SHARED: Final = "$share/"
+
 CHECKED: Final = 256
 """Filters that one step checks, before any takes effect."""
 
 SUBSCRIBE: Final = 0x82
 UNSUBSCRIBE: Final = 0xA2
 
-Send = Callable[[bytes], None]
+Send = Callable[[Suback | Unsuback], None]
 """Sends an answer to the client, if the connection of the request is still the session's."""
 
 
@@ -53,39 +65,71 @@ def take_large(
     Process a large packet, one piece a step; raises for an illegal one before any piece takes
     effect.
     """
-    filters_of: Callable[[bytes, int, int], tuple[Sequence[object], int]] = (
+    filters_of: Callable[[bytes, int, int, int], tuple[Sequence[object], int]] = (
         subscribed_filters if first_byte == SUBSCRIBE else unsubscribed_filters
     )
     take = _take_subscribe if first_byte == SUBSCRIBE else _take_unsubscribe
+    level = session.level
     try:
-        packet_id, _, start = request_head(body, PacketKind(first_byte >> 4))
+        packet_id, properties, start = request_head(body, PacketKind(first_byte >> 4), level)
         at = start
         while at < len(body):
-            _, at = filters_of(body, at, CHECKED)
+            _, at = filters_of(body, at, CHECKED, level)
             yield
     except ProtocolViolation as violation:
         violation.frame = first_byte, body
         raise
-    yield from take(service, session, packet_id, body, start, send)
+    request = _LargeRequest(packet_id, properties, body, start)
+    yield from take(service, session, request, send)
 
 
 def subscribe(service: MqttService, session: Session, packet: Subscribe, send: Send) -> None:
     """Process a SUBSCRIBE."""
-    codes = bytearray()
-
-    def acknowledge() -> None:
-        send(encode_suback(packet.packet_id, codes))  # [MQTT-3.8.4-1]
-
-    _subscribe(service, session, packet, codes, acknowledge)
+    answer = _SubscribeAnswer(packet.packet_id, send)
+    _subscribe(service, session, packet, answer, answer.leave)
 
 
 def unsubscribe(service: MqttService, session: Session, packet: Unsubscribe, send: Send) -> None:
     """Process an UNSUBSCRIBE."""
 
+    reasons = tuple(_unsubscribe_reasons(session, packet.filters))
+
     def acknowledge() -> None:
-        send(encode(Unsuback(packet.packet_id)))  # [MQTT-3.10.4-4]
+        send(Unsuback(packet.packet_id, reasons))  # [MQTT-3.10.4-4]
 
     service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
+
+
+@attrs.frozen
+class _LargeRequest:
+    """A packet that is processed in pieces; its filters begin at `start` of the body."""
+
+    packet_id: int
+    properties: Properties
+    body: bytes
+    start: int
+
+
+class _SubscribeAnswer:
+    """The SUBACK to be: a code for each filter, and the zones that it does not wait for."""
+
+    def __init__(self, packet_id: int, send: Send) -> None:
+        self._packet_id = packet_id
+        self._send = send
+        self._zones: dict[str, None] = {}
+        self.codes = bytearray()
+
+    def note_pending(self, apexes: Collection[str]) -> None:
+        """Name zones that have not confirmed; a client of level 5 is told `MOST_NAMED` of them."""
+        for apex in sorted(apexes)[:MOST_NAMED]:
+            if len(self._zones) < MOST_NAMED:
+                self._zones[apex] = None
+
+    def leave(self) -> None:
+        """Send the SUBACK [MQTT-3.8.4-1]."""
+        pending = tuple((PENDING_ZONE, apex) for apex in self._zones)
+        properties = Properties(user_properties=pending)
+        self._send(Suback(self._packet_id, tuple(self.codes), properties))
 
 
 class _Pieces:
@@ -107,45 +151,61 @@ class _Pieces:
 
 
 def _take_subscribe(
-    service: MqttService, session: Session, packet_id: int, body: bytes, at: int, send: Send
+    service: MqttService, session: Session, request: _LargeRequest, send: Send
 ) -> Iterator[None]:
-    codes = bytearray()
-    pieces = _Pieces(lambda: send(encode_suback(packet_id, codes)))
+    answer = _SubscribeAnswer(request.packet_id, send)
+    pieces = _Pieces(answer.leave)
+    body, at = request.body, request.start
     while at < len(body):
-        filters, at = subscribed_filters(body, at, PIECE)
+        filters, at = subscribed_filters(body, at, PIECE, session.level)
         pieces.begin()
-        _subscribe(service, session, Subscribe(packet_id, tuple(filters)), codes, pieces.end)
+        packet = Subscribe(request.packet_id, tuple(filters), request.properties)
+        _subscribe(service, session, packet, answer, pieces.end)
         yield
     pieces.end()
 
 
 def _take_unsubscribe(
-    service: MqttService, session: Session, packet_id: int, body: bytes, at: int, send: Send
+    service: MqttService, session: Session, request: _LargeRequest, send: Send
 ) -> Iterator[None]:
-    pieces = _Pieces(lambda: send(encode(Unsuback(packet_id))))
+    reasons = bytearray()
+    pieces = _Pieces(lambda: send(Unsuback(request.packet_id, tuple(reasons))))
+    body, at = request.body, request.start
     while at < len(body):
-        filters, at = unsubscribed_filters(body, at, PIECE)
+        filters, at = unsubscribed_filters(body, at, PIECE, session.level)
+        reasons += _unsubscribe_reasons(session, filters)
         pieces.begin()
         service.edge.subscriptions.unsubscribe(session, filters, pieces.end)
         yield
     pieces.end()
 
 
+def _unsubscribe_reasons(session: Session, filters: Sequence[str]) -> bytes:
+    """Return a reason code for each filter; a filter that comes twice is gone the second time."""
+    left = {text for text in filters if text in session.subscriptions}
+    reasons = bytearray()
+    for text in filters:
+        is_known = text in left
+        left.discard(text)
+        reasons.append(ReasonCode.SUCCESS if is_known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+    return bytes(reasons)
+
+
 def _subscribe(
     service: MqttService,
     session: Session,
     packet: Subscribe,
-    codes: bytearray,
+    answer: _SubscribeAnswer,
     acknowledge: Callable[[], None],
 ) -> None:
-    admitted, answers = _admit(service, session, packet.filters)
-    codes += bytes(answers)
+    admitted, codes = _admit(service, session, packet.filters)
+    answer.codes += bytes(codes)
     if not admitted:
         acknowledge()
         return
     if len(admitted) < len(packet.filters):
-        packet = Subscribe(packet.packet_id, admitted)
-    service.edge.subscriptions.subscribe(session, packet, acknowledge)
+        packet = Subscribe(packet.packet_id, admitted, packet.properties)
+    service.edge.subscriptions.subscribe(session, packet, acknowledge, answer.note_pending)
 
 
 def _admit(
@@ -153,19 +213,24 @@ def _admit(
 ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
     """Return the filters for which the session has room, and the codes of SUBACK."""
     known, most = session.subscriptions, service.max_subscriptions
-    codes = [qos for _, qos in filters]
-    if len(known) + len(filters) <= most:
+    is_5 = session.level >= LEVEL_5
+    full = ReasonCode.QUOTA_EXCEEDED if is_5 else SUBACK_FAILURE
+    codes = [options & QOS_BITS for _, options in filters]
+    if len(known) + len(filters) <= most and not is_5:
         return filters, codes
     admitted: dict[str, int] = {}
     room = most - len(known)
-    for place, (topic_filter, qos) in enumerate(filters):
+    for place, (topic_filter, options) in enumerate(filters):
+        if is_5 and topic_filter.startswith(SHARED):
+            codes[place] = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            continue
         if topic_filter not in known and topic_filter not in admitted:
             if room <= 0:
-                codes[place] = SUBACK_FAILURE
+                codes[place] = full
                 continue
             room -= 1
-        admitted[topic_filter] = qos
-    refused = codes.count(SUBACK_FAILURE)
+        admitted[topic_filter] = options
+    refused = codes.count(full)
     if refused:
         service.counters.add("subscriptions.over_limit", refused)
         tell_repeated(

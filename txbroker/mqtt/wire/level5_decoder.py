@@ -55,7 +55,8 @@ def decode_publish(qos: int, *, retain: bool, dup: bool, body: bytes) -> Publish
     raw_topic = fields.binary()
     packet_id = fields.packet_id() if qos else None
     raw = fields.property_list()
-    alias, identifiers = 0, ()
+    alias = 0
+    identifiers: tuple[int, ...] = ()
     if raw:
         raw, properties = split_properties(raw, PacketKind.PUBLISH)
         alias, identifiers = properties.topic_alias or 0, properties.subscription_identifiers

@@ -9,11 +9,18 @@ bytes that came.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
 from txbroker.mqtt.wire.properties import NO_PROPERTIES, Properties
+
+LEVEL_4: Final = 4
+LEVEL_5: Final = 5
+"""The protocol levels of MQTT 3.1.1 and 5.0."""
+
+FOREVER: Final = 0xFFFFFFFF
+"""The session expiry of a session that does not expire (MQTT 5.0, section 3.1.2.11.2)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,8 +57,23 @@ class Connect:
     username: str | None = None
     password: bytes | None = None
     protocol_name: str = "MQTT"
-    protocol_level: int = 4
+    protocol_level: int = LEVEL_4
     properties: Properties = NO_PROPERTIES
+
+    @property
+    def expiry(self) -> int | None:
+        """
+        Return the seconds that the session outlives its connection; None: the server decides.
+        """
+        if self.protocol_level < LEVEL_5:
+            return 0 if self.clean_session else None
+        expiry = self.properties.session_expiry or 0
+        return None if expiry == FOREVER else expiry
+
+    @property
+    def is_clean(self) -> bool:
+        """True if the session is new, and ends with its connection."""
+        return self.clean_session and self.expiry == 0
 
 
 @attrs.frozen
