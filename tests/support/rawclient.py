@@ -46,15 +46,16 @@ class ConnectionEnded(AssertionError):
 
 class RawClient:
     """
-    One TCP connection to a broker. Opening it sends nothing.
+    One TCP connection to a broker, from the host `source` if one is given. Opening sends nothing.
     """
 
-    def __init__(self, address: Address, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, address: Address, *, timeout: float = TIMEOUT, source: str = "") -> None:
         self.address = address
         self.timeout = timeout
         self.client_id: str | bytes = ""
         self.session_present = False  # of the last CONNACK
-        self._socket = socket.create_connection(address, timeout=timeout)
+        origin = (source, 0) if source else None
+        self._socket = socket.create_connection(address, timeout, origin)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         self._kept: deque[Packet] = deque()  # read while waiting for something else

@@ -54,6 +54,10 @@ def innocents(node: NodeProcess, child: NodeProcess) -> dict[str, Innocent]:
         "qos1": Pair(address=node.mqtt, topic="innocent/1", qos=1, worked=work),
         "child": Pair(address=child.mqtt, topic="innocent/child", worked=work),
         "connect": Newcomer(address=node.mqtt, name="new", pause=0.25, worked=work),
+        # Strangers come from elsewhere, and hosts take turns.
+        "elsewhere": Newcomer(
+            address=node.mqtt, name="far", pause=0.25, source="127.0.0.2", worked=work
+        ),
         "durable": Newcomer(
             address=child.mqtt, name="kept", pause=0.5, clean=False, worked=work_of(node, child)
         ),

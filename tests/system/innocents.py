@@ -123,18 +123,19 @@ class Pair(Innocent):
 
 @attrs.define(slots=True, kw_only=True)
 class Newcomer(Innocent):
-    """A client that connects anew each second."""
+    """A client that connects anew each second, from the host `source` if there is one."""
 
     address: Address
     name: str
     clean: bool = True
+    source: str = ""
 
     def live(self) -> None:
         """See the class's text."""
         number = 0
 
         def connect() -> None:
-            with RawClient(self.address, timeout=LATE) as client:
+            with RawClient(self.address, timeout=LATE, source=self.source) as client:
                 client.connect(f"{self.name} {number}", clean=self.clean)
                 client.disconnect()
 
