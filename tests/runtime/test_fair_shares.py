@@ -94,12 +94,16 @@ class Newcomer(Client):
     """One that sends its first packet."""
 
     is_gone: bool = False
+    comes_from: str = "host"
 
     def __attrs_post_init__(self) -> None:
         self.newcomer = self
 
     def drop_if_gone(self) -> bool:
         return self.is_gone
+
+    def host(self) -> str:
+        return self.comes_from
 
 
 @pytest.fixture
@@ -203,6 +207,18 @@ def test_those_who_are_here_do_not_stand_before_a_newcomer(bench: Bench) -> None
     bench.shares.serve(Newcomer(bench, "new", 1))
     bench.turn()
     assert "new" in bench.done
+
+
+def test_hosts_of_newcomers_take_turns(bench: Bench) -> None:
+    """A newcomer of another host waits for one of a crowd's, not for the crowd."""
+    bench.shares.serve(Client(bench, "much", 100_000, TURN))
+    for number in range(CROWD // 2):
+        bench.shares.serve(Newcomer(bench, f"crowd {number}", 1, SHARE))
+    bench.shares.serve(Newcomer(bench, "other", 1, SHARE, comes_from="elsewhere"))
+    bench.done.clear()
+    while "other" not in bench.done:
+        bench.turn()
+    assert [name for name in bench.done if name != "much"] == ["crowd 0", "other"]
 
 
 def test_one_of_a_crowd_that_comes_and_goes_waits_for_few(bench: Bench) -> None:

@@ -11,12 +11,11 @@ A newcomer is a connection that has not identified its client yet. A newcomer ha
 first packet only. So the node reads a waiting newcomer until it sends more, unless newcomers crowd.
 To watch its socket again costs as much as its work. Newcomers have a queue of their own and a part
 of each turn. So a crowd of newcomers delays no connected client, and a crowd of clients delays no
-newcomer.
+newcomer. The hosts of newcomers take turns. So a crowd from one host delays no newcomer of another.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -24,6 +23,7 @@ from itertools import count
 from typing import Protocol
 
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.rotation import Rotation
 
 SHARE = 0.0005
 """Seconds that a worker runs at a stretch; a begun step is finished."""
@@ -89,6 +89,9 @@ class Newcomer(ShareWorker, Protocol):
     def drop_if_gone(self) -> bool:
         """Close the connection if its client has left; return True if it was closed."""
 
+    def host(self) -> str:
+        """Return the client's host."""
+
 
 class FairShares:
     """
@@ -116,7 +119,7 @@ class FairShares:
         self._on_hurry: list[Callable[[bool], None]] = []
         self._on_short: list[Callable[[bool], None]] = []
         self._late: list[tuple[float, int, ShareWorker]] = []
-        self._new: deque[Newcomer] = deque()  # the late newcomers
+        self._new: Rotation[str, Newcomer] = Rotation()  # the late newcomers, by host
         self._number = count()
         self._floor = 0.0  # use of the worker that is next
         self._top = 0.0  # the highest use of any worker
@@ -257,7 +260,7 @@ class FairShares:
         share.is_late = True
         newcomer = worker.newcomer
         if newcomer is not None:
-            self._new.append(newcomer)
+            self._new.add(newcomer.host(), newcomer)
         else:
             heappush(self._late, (used, next(self._number), worker))
         if newcomer is None or self.is_crowded:
@@ -309,9 +312,13 @@ class FairShares:
         return worker
 
     def _next_newcomer(self) -> ShareWorker | None:
-        """Return the first newcomer; None if it left. Without this, a crowd delays live ones."""
+        """
+        Return the first newcomer of the next host; None if it left.
+
+        Without the check, a crowd that left delays live ones.
+        """
         is_crowd = self.is_crowded
-        newcomer = self._new.popleft()
+        newcomer = self._new.next()
         if not is_crowd:
             return newcomer
         began = self._now()

@@ -224,6 +224,10 @@ class MqttProtocol(ConnectionLifetime):
         self._abort()
         return True
 
+    def host(self) -> str:
+        """Return the client's host."""
+        return getattr(self.transport.getPeer(), "host", "")
+
     def work(self) -> bool:
         """Process arrived packets until the share is used up; return True if some are left."""
         is_over = False
@@ -358,15 +362,11 @@ class MqttProtocol(ConnectionLifetime):
             return
         accept = partial(self._accept, packet, is_assigned)
         roaming = self._service.roaming
-        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self._host)
+        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self.host)
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True
             self._regulate()
-
-    def _host(self) -> str:
-        """Return the client's host."""
-        return getattr(self.transport.getPeer(), "host", "")
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.max_client_id
