@@ -89,6 +89,11 @@ class Bench:
     peers: list[Peer] = attrs.field(factory=list)
     make: Callable[[], Peer] = Peer
 
+    def dial(self, source: str = "127.0.0.1") -> socket.socket:
+        """The client's end of a connection from this host."""
+        address = ("127.0.0.1", self.port.getHost().port)
+        return socket.create_connection(address, 10, (source, 0))
+
     async def connect(self) -> tuple[socket.socket, Peer]:
         """One more: the client's end, which blocks, and the node's."""
         known = len(self.peers)
@@ -460,12 +465,11 @@ async def test_whom_nobody_wants_is_accepted_beside_the_others() -> None:
 
 
 @on_loop
-async def test_few_who_are_put_off_wait_in_the_backlog() -> None:
+async def test_few_who_are_put_off_wait_at_the_port() -> None:
     """Until there is time for them, each with what it has said meanwhile."""
     async with streams() as bench:
         bench.port._puts_off = lambda: len(bench.peers) == 1
-        address = ("127.0.0.1", bench.port.getHost().port)
-        crowd = [socket.create_connection(address, timeout=10) for _ in range(3)]
+        crowd = [bench.dial() for _ in range(3)]
         for client in crowd:
             client.sendall(b"here")
         bench.port.doRead()
@@ -479,18 +483,59 @@ async def test_few_who_are_put_off_wait_in_the_backlog() -> None:
 
 
 @on_loop
-async def test_a_crowd_that_is_put_off_leaves_the_backlog() -> None:
-    """One that fills up has those who come behind it try again after a second."""
+async def test_of_a_crowd_that_is_put_off_few_wait() -> None:
+    """The node judges the others, and closes those who only keep places."""
     async with streams() as bench:
         bench.port._puts_off = lambda: True
-        address = ("127.0.0.1", bench.port.getHost().port)
-        crowd = [socket.create_connection(address, timeout=10) for _ in range(stream.FEW + 8)]
+        crowd = [bench.dial() for _ in range(stream.FEW + stream.ACCEPTS + 8)]
         bench.port.doRead()
         assert stream.ACCEPTS == len(bench.peers)
         bench.port.doRead()
-        assert stream.ACCEPTS == len(bench.peers)
+        bench.port.doRead()
+        assert stream.ACCEPTS + 8 == len(bench.peers)
         for client in crowd:
             client.close()
+
+
+@on_loop
+async def test_hosts_take_turns() -> None:
+    """Whoever comes from elsewhere waits for one of a crowd, not for all of it."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        crowd = [bench.dial() for _ in range(10)]
+        other = bench.dial("127.0.0.2")
+        bench.port.doRead()
+        bench.port._puts_off = lambda: len(bench.peers) == 2
+        await until(lambda: len(bench.peers) == 2)
+        hosts = [peer.transport.getPeer().host for peer in bench.peers]
+        assert ["127.0.0.1", "127.0.0.2"] == hosts
+        for client in (*crowd, other):
+            client.close()
+
+
+@on_loop
+async def test_a_port_accepts_no_more_than_may_wait() -> None:
+    """The others stay in the backlog until there is room."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        with mock.patch.object(stream, "MOST_WAITING", 2):
+            crowd = [bench.dial() for _ in range(3)]
+            bench.port.doRead()
+            assert 2 == len(bench.port._waiting)
+            bench.port._puts_off = lambda: False
+            await until(lambda: len(bench.peers) == 3)
+        for client in crowd:
+            client.close()
+
+
+@on_loop
+async def test_who_waits_at_a_port_that_closes_is_closed() -> None:
+    """Nobody else knows of the connection, which would stay open for ever."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        client = bench.dial()
+        bench.port.doRead()
+    assert b"" == await read_all(client)
 
 
 @on_loop

@@ -41,6 +41,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int descriptor, const void* data, size_t size, int flags)
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int accept4(int descriptor, void* address, void* size, int flags)
+    int AF_INET6
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int SOCK_CLOEXEC

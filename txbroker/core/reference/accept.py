@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 
-def accept(listening: Any) -> int:
+def accept(listening: Any) -> tuple[int, Hashable]:
     """
     Accept a connection; return its non-blocking descriptor, or -1 if no connection waits.
 
-    `listening` must not block. Raises `OSError`.
+    The second value identifies the peer's host. `listening` must not block. Raises `OSError`.
     """
     try:
-        accepted, _ = listening.accept()
+        accepted, address = listening.accept()
     except BlockingIOError:
-        return -1
+        return -1, b""
     accepted.setblocking(False)
     descriptor: int = accepted.detach()
-    return descriptor
+    return descriptor, address[0]

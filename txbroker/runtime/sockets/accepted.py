@@ -313,11 +313,20 @@ def peer_of(descriptor: int) -> IPv4Address | IPv6Address:
 def _ask(descriptor: int, question: Callable[[socket.socket], tuple[Any, ...]]) -> tuple[Any, ...]:
     if descriptor < 0:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-    asked = socket.socket(fileno=descriptor)
+    asked = _socket_of(descriptor)
     try:
         return question(asked)
     finally:
         asked.detach()
+
+
+def _socket_of(descriptor: int) -> socket.socket:
+    """
+    Return a descriptor as Python's socket; the caller detaches it.
+
+    A guessed family and type spare three system calls. IPv6 has room for an address of either.
+    """
+    return socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, descriptor)
 
 
 def _address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
@@ -331,7 +340,7 @@ def _address_of(found: tuple[Any, ...]) -> IPv4Address | IPv6Address:
 
 
 def _reset(descriptor: int) -> None:
-    ended = socket.socket(fileno=descriptor)
+    ended = _socket_of(descriptor)
     try:
         ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     except OSError:

@@ -152,6 +152,12 @@ class Poller:
         self._interest[number] = 0
         self._watched[number] = None
 
+    # from listening sockets
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Run `action` in the next turn of the event loop, as one entry into the node."""
+        self._loop.call_soon(self._turn.share, action)
+
     # internal: who is watched
 
     def _add(self, descriptor: Pollable, kind: int) -> None:

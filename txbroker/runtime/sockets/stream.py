@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Client, Port
@@ -22,6 +21,7 @@ from txbroker.core import LinkReader, PacketReader, PacketWriter, accept
 from txbroker.model.publish_run import Octets
 from txbroker.runtime import hooks
 from txbroker.runtime.descriptors import ceiling, next_descriptor
+from txbroker.runtime.rotation import Rotation
 from txbroker.runtime.sockets.accepted import AcceptedStream, peer_of, read_some
 from txbroker.runtime.sockets.unsent import Unsent
 from txbroker.runtime.structured_log import get_logger
@@ -29,16 +29,13 @@ from txbroker.runtime.structured_log import get_logger
 log = get_logger()
 
 ACCEPTS = 64
-"""Connections that a port accepts at once."""
+"""Accepted connections that a port passes on at once."""
 
-MOST_ACCEPTS = 512
-"""Connections that a port accepts at once, including those closed again as abandoned."""
+MOST_WAITING = 512
+"""Accepted connections that may wait at a port; the others wait in the kernel's backlog."""
 
 FEW = 100
-"""Connections that may wait in the backlog while the factory puts newcomers off."""
-
-UNACKED: Final = slice(24, 28)
-"""Position of `tcpi_unacked` in Linux's `struct tcp_info`."""
+"""Accepted connections that may wait while the factory puts newcomers off."""
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; Twisted's 50 are too few after a restart."""
@@ -151,11 +148,15 @@ class DialedStream(_Direct, Client):  # type: ignore[misc]
 
 class StreamPort(Port):
     """
-    A listening socket; `reactor` is a `StreamReactor`. Optional attributes of the factory:
+    A listening socket; `reactor` is a `StreamReactor`.
+
+    The kernel's backlog is first in, first out: a crowd of one host in it delays everybody. So the
+    port accepts at once, and the hosts of accepted connections take turns here. Such a connection
+    costs its descriptor alone. Optional attributes of the factory:
 
     - `asks_for_address` False: `buildProtocol` receives None as the address.
-    - `puts_off`: while it returns True and few connections wait, the port accepts none. A
-      connection in the kernel's backlog costs less than one in the node.
+    - `puts_off`: while it returns True and few connections wait, the port passes none on. A
+      connection that waits here costs less than one in the node.
     - `drops`: returns True for a descriptor not worth a connection. Many clients connect and leave
       at once; without `drops` they fill the backlog. A client that finds the backlog full retries
       only after one and after three seconds.
@@ -163,6 +164,7 @@ class StreamPort(Port):
 
     factory: Any
     _is_short = False
+    _is_due = False
 
     def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any) -> None:
         super().__init__(port, factory, max(backlog, BACKLOG), interface, reactor)
@@ -170,6 +172,7 @@ class StreamPort(Port):
         self._asks_for_address = getattr(factory, "asks_for_address", True)
         self._drops: Callable[[int], bool] | None = getattr(factory, "drops", None)
         self._puts_off: Callable[[], bool] | None = getattr(factory, "puts_off", None)
+        self._waiting: Rotation[Hashable, int] = Rotation()  # accepted descriptors, by host
 
     def createInternetSocket(self) -> socket.socket:
         """Create the socket with TCP_NODELAY, which accepted sockets inherit."""
@@ -180,38 +183,54 @@ class StreamPort(Port):
     def doRead(self) -> None:
         """Accept connections. An escaping error would close the port, and leave the node deaf."""
         hooks.run(self._accept_some)
+        hooks.run(self._pass_on)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Stop listening; close the connections that wait here."""
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        while self._waiting:
+            os.close(self._waiting.next())
 
     def _accept_some(self) -> None:
         most = ceiling()
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
             return
-        taken, puts_off = 0, self._puts_off
-        for _ in range(MOST_ACCEPTS):
-            if puts_off is not None and puts_off():
-                if _waiting_at(self.socket) <= FEW:
-                    return
-                puts_off = None
+        while len(self._waiting) < MOST_WAITING:
             try:
-                descriptor = accept(self.socket)
+                descriptor, host = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
-                descriptor = -1
+                return
             except OSError as error:
                 self._pause(error.strerror)
                 return
             if descriptor < 0:
                 self._is_short = False
                 return
-            try:
-                taken += self._take(descriptor)
-            except Exception:  # An error of one connection must not stop the port.
-                log.exception("stream.failed")
-                taken += 1
-            if taken >= ACCEPTS:
-                return
+            self._waiting.add(host, descriptor)
             if descriptor + 1 >= most:
                 self._pause(f"{most} files are open, the rest is for the node's own")
                 return
+
+    def _pass_on(self) -> None:
+        """Make connections of the waiting descriptors, as far as the factory wants them now."""
+        taken = 0
+        while self._waiting and taken < ACCEPTS and self._is_wanted():
+            try:
+                taken += self._take(self._waiting.next())
+            except Exception:  # An error of one connection must not stop the port.
+                log.exception("stream.failed")
+                taken += 1
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            self._poller.soon(self._go_on_passing)
+
+    def _is_wanted(self) -> bool:
+        return self._puts_off is None or len(self._waiting) > FEW or not self._puts_off()
+
+    def _go_on_passing(self) -> None:
+        self._is_due = False
+        hooks.run(self._pass_on)
 
     def _take(self, descriptor: int) -> bool:
         """Make a connection of the descriptor; return False if the factory refuses it."""
@@ -241,9 +260,3 @@ class StreamPort(Port):
     def _go_on(self) -> None:
         if self.connected and not self.disconnecting:
             self.reactor.addReader(self)
-
-
-def _waiting_at(listening: socket.socket) -> int:
-    """Return the backlog's size, which the kernel reports as unacknowledged of a listener."""
-    info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, UNACKED.stop)
-    return int.from_bytes(info[UNACKED], sys.byteorder)
