@@ -1,5 +1,7 @@
 """
-Limits the concurrent calls of each host: otherwise one host would use the places of all others.
+Counts callers: the concurrent calls of each host, and the connections over which nodes have joined.
+
+Without a limit for each host, one host would use the places of all others.
 """
 
 from __future__ import annotations
@@ -27,6 +29,26 @@ class Callers:
         self._calls[host] -= 1
         if not self._calls[host]:
             del self._calls[host]
+
+
+class JoinedConnections:
+    """The connections over which nodes have joined; their calls wait for no stranger's."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, int] = {}
+
+    def __contains__(self, peer: str) -> bool:
+        return peer in self._streams
+
+    def enter(self, peer: str) -> None:
+        """Note a stream of this connection over which a node has joined."""
+        self._streams[peer] = self._streams.get(peer, 0) + 1
+
+    def leave(self, peer: str) -> None:
+        """Note the end of such a stream."""
+        self._streams[peer] -= 1
+        if not self._streams[peer]:
+            del self._streams[peer]
 
 
 def _host_of(peer: str) -> str:

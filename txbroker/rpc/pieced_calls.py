@@ -21,7 +21,8 @@ from google.protobuf.message import DecodeError
 
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
-from txbroker.rpc.callers import Callers
+from txbroker.rpc.call_throttle import CallThrottle, CallTurn
+from txbroker.rpc.callers import Callers, JoinedConnections
 from txbroker.rpc.message_pieces import (
     ANNOUNCEMENT,
     LARGEST,
@@ -219,6 +220,8 @@ class Pieces(grpc.aio.ServerInterceptor):
         self.strangers = PieceRoom(TOGETHER_OF_STRANGERS, drops_oldest=True)
         self.let_in = PieceRoom(TOGETHER)
         self.requests = RequestQueue()
+        self.joined = JoinedConnections()
+        self.throttle = CallThrottle()
 
     async def intercept_service(
         self,
@@ -255,6 +258,8 @@ class _Served:
         self._is_begun = False
         # the counted connection: after the call's end `peer` returns another name
         self._counted = ""
+        self._turn: CallTurn | None = None
+        self._has_joined = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -264,6 +269,8 @@ class _Served:
         if not self._shared.callers.enter(peer):
             await self._refuse("the host has as many calls under way as one may have")
         self._counted = peer
+        if peer not in self._shared.joined:
+            self._turn = await self._shared.throttle.take(peer)
         for key, value in self._context.invocation_metadata() or ():
             if key == ANNOUNCEMENT:
                 self._said = value
@@ -287,6 +294,16 @@ class _Served:
     def let_in(self) -> None:
         """Allow the largest messages, as the caller is a node that this node knows."""
         self._whole.allow(self._shared.let_in, LARGEST_WHOLE)
+
+    def note_joined(self) -> None:
+        """Note that the caller has joined, until this call ends."""
+        self._has_joined = True
+        self._shared.joined.enter(self._counted)
+
+    def end_turn(self) -> None:
+        """Let other calls begin, though this call has not ended."""
+        if self._turn is not None:
+            self._turn.end()
 
     async def read(self, patience: float | None = None) -> Any:
         """Return the next message or EOF; `patience`: the seconds that one piece may take."""
@@ -312,6 +329,9 @@ class _Served:
     def close(self) -> None:
         """End the call."""
         self._whole.close()
+        self.end_turn()
+        if self._has_joined:
+            self._shared.joined.leave(self._counted)
         if self._counted:
             self._shared.callers.leave(self._counted)
 

@@ -62,6 +62,16 @@ def let_in(context: Any) -> None:
     context.let_in()
 
 
+def note_joined(context: Any) -> None:
+    """Note that a stream's caller has joined: until it ends, its calls wait for no stranger's."""
+    context.note_joined()
+
+
+def end_turn(context: Any) -> None:
+    """Let other calls begin, as the rest of this call is a wait."""
+    context.end_turn()
+
+
 LONGEST_TEXT = 1_000
 """Characters of a peer's text that an error returns to it: an error must not repeat 300 MB."""
 

@@ -91,9 +91,12 @@ def test_an_answer_waits_for_what_it_rests_on(
     async def scenario() -> None:
         disk = Disk(is_safe)
         asked = wire.question("b", "me", request_)
-        answer = asyncio.create_task(shell(disk).Ask(asked, None))
+        ended: list[bool] = []
+        context: Any = SimpleNamespace(end_turn=lambda: ended.append(not disk.waiting))
+        answer = asyncio.create_task(shell(disk).Ask(asked, context))
         for _ in range(5):
             await asyncio.sleep(0)
+        assert ended == [True]  # others need not wait for the disk as well
         assert answer.done() is is_answered
         assert len(disk.waiting) == (not is_answered)
         for action in disk.waiting:

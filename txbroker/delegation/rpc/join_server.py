@@ -52,7 +52,15 @@ from txbroker.model.topics import validate_apex
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.channels import CALL_TIMEOUT, Channels
 from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
-from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, read, unsaved, write
+from txbroker.rpc.streams import (
+    STREAM_ERRORS,
+    brief,
+    describe,
+    note_joined,
+    read,
+    unsaved,
+    write,
+)
 from txbroker.rpc.zone_convert import (
     ended_to_wire,
     snapshot_to_wire,
@@ -408,6 +416,7 @@ class JoinServer:
             granted.below.extend(cut_to_wire(cut) for cut in held.below)
         child.tell(JoinReply(granted=granted, who=self._who()))
         child.wake()
+        note_joined(context)
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
         reader = self._tasks.start(self._listen(child, context))
         try:

@@ -44,7 +44,7 @@ from txbroker.edge.sessions.session_format import check_move
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
-from txbroker.rpc.streams import brief
+from txbroker.rpc.streams import brief, end_turn
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
@@ -230,6 +230,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             self._counters.add("directory.full", len(answer.full))
         # A `Ping` asks for a living node, and a slow disk must not look like a dead one.
         if not isinstance(question, Ping):
+            end_turn(context)
             with self._shares.hurry():
                 await self._safe(question)
         return wire.reply(me, answer)
