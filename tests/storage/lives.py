@@ -70,27 +70,33 @@ class Promises:
         )
 
 
+Work = Callable[[], Callable[[], None] | None]
+
+
 class InlineThread:
     """A `WorkThread` that works when the life says so."""
 
     made: InlineThread
 
     def __init__(self, loop: object) -> None:
-        self.work: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+        self.work: list[tuple[Work, Callable[[BaseException | None], None]]] = []
         InlineThread.made = self
 
-    def run(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    def run(self, work: Work, done: Callable[[BaseException | None], None]) -> None:
         self.work.append((work, done))
 
     def turn(self) -> None:
         while self.work:
             work, done = self.work.pop(0)
             error: BaseException | None = None
+            more: Callable[[], None] | None = None
             try:
-                work()
+                more = work()
             except Exception as raised:
                 error = raised
             done(error)
+            if more is not None:
+                more()
 
     def close(self) -> None:
         self.turn()

@@ -287,6 +287,7 @@ class Twice:
                 log.append(bytes([number]) * 30_000, time=0)
                 log.write()
                 log.sync()
+                log.note_newest()
 
     def finish(self) -> int:
         """What a start does when the zone has arrived; how many records there are."""
@@ -385,6 +386,7 @@ def test_a_repair_that_breaks_off(player: Player, name: str) -> None:
         log.append(bytes([number]) * 20_000, time=0)
         log.write()
         log.sync()
+        log.note_newest()
     DAMAGES[name](sorted(calls.root.glob("*.log")))
     calls.lay(calls.written())
 

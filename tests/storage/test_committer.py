@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.clock import Clock
 from txbroker.model.errors import StoreError
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
+from txbroker.storage import newest_segment
 from txbroker.storage.committer import MEMORY_BYTES, RETRY, Committer, Durability
 from txbroker.storage.log import DiskFull, SegmentLog
 from txbroker.storage.work_thread import WorkThread
@@ -58,7 +60,7 @@ class Bench:
         self.events: list[str] = []
         self.awaited: list[bool] = []
         self.clock = Clock()
-        self.work: list[tuple[Callable[[], None], Done]] = []
+        self.work: list[tuple[Callable[[], object], Done]] = []
         self.turn = FlushQueue(lambda action: None)
         self.committer = Committer(
             durability=durability,
@@ -685,6 +687,58 @@ def test_errors_of_the_thread_reach_the_loop() -> None:
         return found
 
     assert ["StoreError('broken')", "None"] == run_apart(scenario())
+
+
+def test_nobody_waits_for_the_line_of_the_newest_segment(tmp_path: Path) -> None:
+    """Its rename takes milliseconds; a clean end writes what is left of it."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+    bench.end_turn()
+    work, done = bench.work.pop()
+    note: Any = work()
+    done(None)
+    assert ["a synced", "1"] == bench.look()
+    assert 0 == newest_segment.read(bench.a.folder)
+    note()
+    assert 1 == newest_segment.read(bench.a.folder)
+    bench.stage(bench.b)
+    bench.committer.close()
+    assert 1 == newest_segment.read(bench.b.folder)
+
+
+def test_a_deleted_log_leaves_no_line(tmp_path: Path) -> None:
+    """Another log may begin in its folder, and would miss a segment by that line."""
+    log = SegmentLog(tmp_path / "log", on_trimmed=lambda *_: None)
+    log.append(b"x", time=0)
+    log.write()
+    log.sync()
+    log.discard()
+    log.note_newest()
+    assert 0 == newest_segment.read(log.folder)
+
+
+def test_more_work_of_the_thread_is_awaited_by_nobody() -> None:
+    """It runs when the one who waits has been told."""
+
+    async def scenario() -> list[str]:
+        told, more = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        thread, held, order = WorkThread(loop), threading.Event(), list[str]()
+
+        def later() -> None:
+            held.wait(30)
+            order.append("more")
+            loop.call_soon_threadsafe(more.set)
+
+        thread.run(lambda: later, lambda error: told.set())
+        await told.wait()
+        order.append("told")
+        held.set()
+        await more.wait()
+        thread.close()
+        return order
+
+    assert ["told", "more"] == run_apart(asyncio.wait_for(scenario(), 30))
 
 
 def test_it_is_laden_while_somebody_waits_for_much(

@@ -39,6 +39,7 @@ def write_synced(log: SegmentLog, *bodies: bytes) -> list[Batch]:
         made.append(batch(log.append(body, time=0), body))
         log.write()
         log.sync()
+        log.note_newest()
     return made
 
 

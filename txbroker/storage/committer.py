@@ -99,7 +99,7 @@ class Committer:
         durability: Durability,
         sync_interval: float,
         mark_dirty: Callable[[Committer], None],
-        in_thread: Callable[[_Action, Callable[[BaseException | None], None]], None],
+        in_thread: Callable[[Callable[[], _Action], Callable[[BaseException | None], None]], None],
         timers: Timers,
         end_turn: _Action,
         on_full: Callable[[bool, str], None],
@@ -112,7 +112,8 @@ class Committer:
         """
         Take the ports of the committer.
 
-        `soon` runs an action after the packets that have arrived by now are read. The callbacks:
+        `soon` runs an action after the packets that have arrived by now are read. `in_thread` is
+        `WorkThread.run`. The callbacks:
 
         - `on_full`: the disk became full (True and the reason), or has room again;
         - `on_written`: the committer wrote something;
@@ -295,6 +296,7 @@ class Committer:
             log.write()
         for log in self._logs:
             log.sync()
+            log.note_newest()
         begun = () if self._group is None else self._group.actions
         for actions in (self._running or (), self._next, begun, self._waiting):
             self._ready.extend(actions)
@@ -469,9 +471,14 @@ class Committer:
         self._running, self._next = self._next, deque()
         self._behind_running, self._behind = self._behind, 0
 
-        def work() -> None:
+        def note() -> None:
+            for log in logs:
+                log.note_newest()
+
+        def work() -> _Action:
             for log in logs:
                 log.sync()
+            return note
 
         self._in_thread(work, self._synced)
 

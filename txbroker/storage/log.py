@@ -69,7 +69,7 @@ class SegmentLog:
 
     Invariant: synced <= written < next, and first <= written + 1.
 
-    All methods are for the loop's thread but `sync`.
+    All methods are for the loop's thread but `sync` and `note_newest`.
     """
 
     def __init__(
@@ -112,10 +112,12 @@ class SegmentLog:
         self._staged: list[_Staged] = []
         self._snapshot = threading.Lock()  # Holding it during disk I/O would block the loop.
         self._syncing = threading.Lock()
+        self._noting = threading.Lock()
         self._dirty: dict[OpenFile, None] = {}
         self._dirty_folder: OpenFile | None = None
         self._newest = self._segments[-1].first if self._segments else 0
-        self._told = 0  # the newest segment written to `newest_segment` since the log was opened
+        self._safe = 0  # the newest segment that was synced since the log was opened
+        self._told = 0  # the newest segment written to `newest_segment` since then
         self._failure: StoreError | None = None
         # The `synced` field of the batches of a failed write. A retry must repeat every byte: a
         # loss of power may leave sectors of both writes, and a mix reads as damage.
@@ -355,9 +357,19 @@ class SegmentLog:
                 )
                 raise self._failure from error
             self.synced = max(self.synced, through)
-            if dirty and latest > self._told:
-                self._told = latest
-                newest_segment.write(self.folder, latest)
+            if dirty:
+                self._safe = latest
+
+    def note_newest(self) -> None:
+        """
+        Store the number of the newest synced segment, if it is new. Runs in a thread.
+
+        For the time after the callers that awaited the sync have gone on: see `newest_segment`.
+        """
+        with self._noting:
+            if self._safe > self._told and not self.is_discarded:
+                self._told = self._safe
+                newest_segment.write(self.folder, self._told)
 
     # -- reading
 
@@ -497,7 +509,8 @@ class SegmentLog:
     def discard(self) -> None:
         """Close a log whose folder is about to be deleted: readers see every entry as trimmed."""
         self.close()
-        self.is_discarded = True
+        with self._noting:  # The folder may be made anew, and the line is not for the new log.
+            self.is_discarded = True
         self._segments.clear()
         self.size = 0
 

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from txbroker.runtime.structured_log import get_logger
 
-_Work = Callable[[], None]
+_Work = Callable[[], Callable[[], None] | None]
 _Done = Callable[[BaseException | None], None]
 
 _log = get_logger()
@@ -26,7 +26,11 @@ class WorkThread:
         self._thread.start()
 
     def run(self, work: _Work, done: _Done) -> None:
-        """Run `work` in the thread; then call `done` on the loop with the error, or None."""
+        """
+        Run `work` in the thread; then call `done` on the loop with the error, or None.
+
+        `work` may return more work, which nobody awaits: it runs after `done` was called.
+        """
         self._queue.put((work, done))
 
     def close(self, timeout: float = 10.0) -> None:
@@ -38,8 +42,9 @@ class WorkThread:
         while (task := self._queue.get()) is not None:
             work, done = task
             error: BaseException | None = None
+            more: Callable[[], None] | None = None
             try:
-                work()
+                more = work()
             except BaseException as raised:  # `done` decides on the loop about the error.
                 error = raised
                 _log.error("store.work_failed", error=f"{type(raised).__name__}: {raised}")
@@ -47,3 +52,5 @@ class WorkThread:
                 self._loop.call_soon_threadsafe(done, error)
             except RuntimeError:
                 return  # The loop has ended, and all waiters with it.
+            if more is not None:
+                more()
