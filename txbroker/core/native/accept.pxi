@@ -4,10 +4,10 @@
 def accept(listening):
     """As in the reference; one system call."""
     cdef unsigned char address[128]
-    cdef uint32_t size = sizeof(address)
+    cdef socklen_t size = sizeof(address)
     memset(address, 0, sizeof(address))
     cdef int descriptor = accept4(
-        listening.fileno(), address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC
+        listening.fileno(), <sockaddr*> address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC
     )
     if descriptor < 0:
         if errno == EAGAIN:

@@ -34,13 +34,16 @@ cdef extern from "<sys/uio.h>" nogil:
         size_t iov_len
 
 cdef extern from "<sys/socket.h>" nogil:
+    ctypedef uint32_t socklen_t
+    cppclass sockaddr:
+        pass
     cppclass msghdr:
         iovec* msg_iov
         size_t msg_iovlen
     ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
     ssize_t send(int descriptor, const void* data, size_t size, int flags)
     ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
-    int accept4(int descriptor, void* address, void* size, int flags)
+    int accept4(int descriptor, sockaddr* address, socklen_t* size, int flags)
     int AF_INET6
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
