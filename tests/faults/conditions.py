@@ -25,7 +25,8 @@ class Conditions:
     """
     `delay` is what each sync takes longer, in seconds; `retention` what a zone keeps, in MiB, None
     for the default; `journal` the topology's key; `sizes` and `weights` are those of payloads;
-    `files` how many a node may have open, None: as many as the machine says.
+    `files` how many a node may have open, None: as many as the machine says. `is_checked`: nodes
+    check themselves, so a broken rule shows where it is broken, but they are slower than without.
     """
 
     delay: float = 0.0
@@ -34,6 +35,7 @@ class Conditions:
     sizes: tuple[int, ...] = SMALL
     weights: tuple[int, ...] = SMALL_WEIGHTS
     files: int | None = None
+    is_checked: bool = True
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -47,7 +49,8 @@ class Conditions:
         kept = "" if self.retention is None else f", retention {self.retention} MiB"
         files = "" if self.files is None else f", {self.files} files"
         text = f"sync +{self.delay * 1000:g} ms, journal {self.journal}{kept}{files}"
-        return f"{text}, up to {max(self.sizes) // 1024} KiB"
+        checked = "" if self.is_checked else ", not checked"
+        return f"{text}, up to {max(self.sizes) // 1024} KiB{checked}"
 
 
 LABORATORY = Conditions()
@@ -64,4 +67,5 @@ def draw(seed: int) -> Conditions:
         sizes=(*SMALL[:-1], 64 * 1024) if is_large else SMALL,
         weights=LARGE_WEIGHTS if is_large else SMALL_WEIGHTS,
         files=rng.choice((None, None, FEW_FILES)),
+        is_checked=rng.random() < 0.5,
     )

@@ -11,12 +11,13 @@ from tests.support.nodes import NodeProcess
 from txbroker.runtime.checked_turns import VARIABLE
 
 from .clocks import Clock
+from .conditions import Conditions
 from .disks import Disk
 from .networks import Place
 
 
 class FaultyNode(NodeProcess):
-    """`files`: how many it may have open; None: as many as the machine says."""
+    """In the world of these conditions."""
 
     def __init__(
         self,
@@ -25,18 +26,20 @@ class FaultyNode(NodeProcess):
         place: Place,
         disk: Disk,
         clock: Clock,
-        files: int | None,
+        conditions: Conditions,
     ) -> None:
+        checks = {VARIABLE: "1" if conditions.is_checked else "0"}
         super().__init__(
             folder,
             {**document, **place.keys},
-            env={VARIABLE: "1", **preloaded(disk.environment(), clock.environment())},
+            env={**checks, **preloaded(disk.environment(), clock.environment())},
         )
         self.place = place
         self.disk = disk
         self.clock = clock
         self.should_run = False
         self.is_full = False
+        files = conditions.files
         self._limit = () if files is None else ("prlimit", f"--nofile={files}:{files}")
 
     @property

@@ -97,7 +97,7 @@ class World:
             place = network.places[shape.name]
             clock = Clock(folder / f"clock-{shape.name}", clock_library)
             document["data"] = str(disk.data)
-            node = FaultyNode(folder, document, place, disk, clock, conditions.files)
+            node = FaultyNode(folder, document, place, disk, clock, conditions)
             self.nodes[shape.name] = node
         self._verbs: dict[str, Callable[[Step], Any]] = {
             "start": lambda step: self._start(*step.targets),
