@@ -128,8 +128,11 @@ class Namespaces(_Ordered):
         """Nothing to do: addresses tell who is who."""
 
     def exchange(self, one: str, other: str) -> None:
-        """Each of the two nodes has the other's address from now on; both run on."""
+        """As of each network. Whoever dials one of them by its old address reaches the other."""
         self._process.order("exchange", [one, other])
+        first, second = self.places[one], self.places[other]
+        self.places[one] = attrs.evolve(first, grpc=second.grpc, mqtt=second.mqtt)
+        self.places[other] = attrs.evolve(second, grpc=first.grpc, mqtt=first.mqtt)
 
     def _place(self, host: str, space: str) -> Place:
         return Place(

@@ -194,8 +194,8 @@ class Play:
         if self._world.knows(step):
             outcome = await self._world.perform(step)
             if step.verb in ("exchange", "mend-exchange"):
-                one, other = (self._addresses[name] for name in step.targets)
-                self._addresses.update(zip(step.targets, (other, one), strict=True))
+                places = self._world.network.places
+                self._addresses.update((name, places[name].mqtt) for name in step.targets)
             while self._world.reclaimed:
                 self._note(Reclaimed, zone=self._world.reclaimed.pop())
             while self._world.ruined:

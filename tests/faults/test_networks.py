@@ -179,6 +179,26 @@ def test_losses_hold_up_and_lose_nothing(network: Network, pair: Program) -> Non
     assert "3001" == pair.line()
 
 
+@pytest.mark.skipif(KIND is Relays, reason="the addresses are the relays'")
+def test_nodes_are_found_where_they_are(network: Network) -> None:
+    """Also while they have each other's addresses."""
+    before = dict(network.places)
+    network.exchange("one", "other")
+    place = network.places["one"]
+    server = Program(network, "one", SERVER, str(place.keys["grpc"]))
+    assert "ready" == server.line()
+    client = Program(network, "other", CLIENT, place.grpc)
+
+    assert "ready" == client.line()
+    assert before["other"].grpc == place.grpc
+
+    client.close()
+    server.close()
+    network.exchange("one", "other")
+
+    assert before == network.places
+
+
 @pytest.mark.skipif(
     INSIDE in os.environ or not can_have_namespaces(), reason="takes root and namespaces"
 )
