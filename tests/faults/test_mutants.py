@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from . import history
+from . import conditions, history
 from .mutants import Mutant, applies, copy, mutants
 
 MUTANTS = mutants()
@@ -31,3 +31,11 @@ def test_mutant_says_what_it_breaks(mutant: Mutant) -> None:
     assert mutant.text and mutant.breaks
     for rule in mutant.breaks:
         assert f"`{rule}`" in history.__doc__
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_mutant_that_a_check_finds_is_checked(mutant: Mutant) -> None:
+    """Its seed says whether nodes check themselves."""
+    seed = int(mutant.play[mutant.play.index("--seed") + 1])
+
+    assert mutant.breaks != ("ended",) or conditions.draw(seed).is_checked
