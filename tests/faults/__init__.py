@@ -9,6 +9,7 @@ The fault harness: real trees of nodes under seeded faults, checked clients, a c
 |---|---|
 | `events` | what can be seen from outside, as values; a history is a list of them |
 | `history`, `deliveries` | which promises a history breaks (pure) |
+| `wills` | when wills may come, and must (pure) |
 | `losses` | what may be lost with a node that is gone for good (pure) |
 | `trees`, `cast`, `schedule` | what a seed draws: tree, clients, what happens when (pure) |
 | `clients`, `publisher`, `subscriber` | clients that keep to MQTT over every reconnect |

@@ -21,13 +21,15 @@ from .trees import Tree
 class Client:
     """
     A client at its node at first. `patience` is how long a PINGRESP may take, in seconds; one that
-    `wanders` tries another node when its own does not answer.
+    `wanders` tries another node when its own does not answer. `will` is the topic of its wills.
     """
 
     name: str
     node: str
     patience: float
     wanders: bool
+    will: str = ""
+    will_qos: int = 0
 
 
 AnyClient = TypeVar("AnyClient", bound=Client)
@@ -81,7 +83,24 @@ def draw(seed: int, tree: Tree, *, rate: float = 40.0, nodes: Sequence[str] = ()
         tuple(_subscriber(rng, tree, f"sub-{i}", i) for i in range(rng.randint(4, 5))),
         tuple(_subscriber(rng, tree, f"late-{i}", i + 1) for i in range(2)),
     )
+    cast = _with_wills(cast, tree, Random(f"{seed}/{tree.name}/wills"))
     return _only_at(cast, nodes) if nodes else cast
+
+
+def _with_wills(cast: Cast, tree: Tree, rng: Random) -> Cast:
+    """Each client has a topic of its own for its wills, in any zone."""
+
+    def willed(clients: Iterable[AnyClient]) -> tuple[AnyClient, ...]:
+        return tuple(
+            attrs.evolve(
+                client,
+                will="/".join(filter(None, (rng.choice(tree.zones), f"will-{client.name}"))),
+                will_qos=rng.choice((1, 2)),
+            )
+            for client in clients
+        )
+
+    return Cast(willed(cast.publishers), willed(cast.subscribers), willed(cast.late))
 
 
 def _only_at(cast: Cast, nodes: Sequence[str]) -> Cast:

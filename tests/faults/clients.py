@@ -17,7 +17,7 @@ from typing import Any
 from tests.support import wire
 from tests.support.wire import CONNACK, PINGRESP, Packet
 
-from . import cast
+from . import cast, payloads
 from .events import Connected, Connecting, Disconnected, Haunted
 
 DIAL_TIMEOUT = 4.0
@@ -131,6 +131,12 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(f"lost: {error}" if error else "closed by the node")
 
 
+def will_of(client: str, connection: int, topic: str, qos: int) -> wire.Will:
+    """The will that a client gives with its CONNECT."""
+    payload = payloads.make(payloads.of_will(client), connection, topic, 0)
+    return wire.Will(topic=topic, payload=payload, qos=qos)
+
+
 class Client:
     """What publishers and subscribers have in common: connections."""
 
@@ -232,10 +238,12 @@ class Client:
         if not self.is_there or node != self.node:
             connection.end("abort", "called away")
             return
-        self._note(Connecting, **about, node=node)
+        topic, qos = self._traits.will, self._traits.will_qos
+        self._note(Connecting, **about, node=node, will=topic, will_qos=qos)
         self._connection = connection
         try:
-            connection.send(wire.connect(self.name, clean=False))
+            will = will_of(self.name, number, topic, qos)
+            connection.send(wire.connect(self.name, clean=False, will=will))
             if await self._is_accepted(connection):
                 await self._keep(connection)
             else:

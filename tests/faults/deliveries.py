@@ -13,6 +13,7 @@ from .events import (
     Acknowledged,
     Calm,
     Connected,
+    Connecting,
     Delivered,
     Event,
     Faulted,
@@ -25,6 +26,7 @@ from .events import (
     SubscribeSent,
 )
 from .losses import Loss, Losses, has_served
+from .payloads import of_will
 from .rules import Report, Violation, is_in_zone, matches
 
 Id = tuple[str, int]
@@ -136,6 +138,8 @@ class Deliveries:
                 self._on_calm(event)
             case Overdue():
                 self._report_missing(event)
+            case Connecting() if event.will:
+                self._on_will(event)
             case Connected(code=0):
                 self._on_connected(event)
             case SubscribeSent():
@@ -227,7 +231,21 @@ class Deliveries:
                 for copy in copies:
                     copy.is_over |= copy.is_settled
 
+    def owed(self, topic: str) -> frozenset[str]:
+        """The sessions that a QoS 1/2 message must reach that is sent now."""
+        return frozenset(c for c, session in self._sessions.items() if session.is_owed(topic))
+
     # messages
+
+    def _on_will(self, event: Connecting) -> None:
+        """Whether it comes, and to whom, is judged by `wills`; here, that it comes once."""
+        self._messages[of_will(event.client), event.connection] = _Message(
+            topic=event.will,
+            qos=event.will_qos,
+            owed=frozenset(),
+            session=self._begun[event.client],
+            is_late=self._is_void,
+        )
 
     def _on_sent(self, event: Sent) -> None:
         message = self._messages.get((event.client, event.number))
@@ -237,13 +255,10 @@ class Deliveries:
             message.session = self._begun[event.client]
             message.anew += event.client in self._anew
             return
-        owed = frozenset(
-            client for client, session in self._sessions.items() if session.is_owed(event.topic)
-        )
         self._messages[event.client, event.number] = _Message(
             topic=event.topic,
             qos=event.qos,
-            owed=owed,
+            owed=self.owed(event.topic),
             session=self._begun[event.client],
             is_late=self._is_void,
         )

@@ -130,11 +130,16 @@ class Stuck(Event):
 
 @event
 class Connecting(Event):
-    """A client sends CONNECT, clean session 0."""
+    """
+    A client sends CONNECT, clean session 0; with a will for the topic `will` unless that is "". The
+    will's payload names the connection: see `payloads.of_will`.
+    """
 
     client: str
     connection: int
     node: str
+    will: str = ""
+    will_qos: int = 0
 
 
 @event

@@ -19,6 +19,9 @@ The rules, and the numbers of the invariants that they stand for:
   one, and the old one's subscriptions and messages come when that site is back: none is lost and
   none doubled but what was in flight, yet they come behind newer ones. So do messages that the
   client published in the old one, and a retained one among them is the newest then.
+- `will`: it comes once, and reaches whom it must, when the connection has ended without DISCONNECT
+  at a node that lives on. None comes of a connection that is open while all can be reached, or that
+  has said DISCONNECT in the calm.
 - `packet`: nothing illegal comes; topic, payload and QoS are as published and granted; a packet
   identifier is free before it is used again.
 - `damage`: a damaged file is refused, and `repair` names it.
@@ -67,6 +70,7 @@ from .events import (
 )
 from .losses import Losses
 from .rules import Report, Violation, is_in_zone
+from .wills import Wills
 
 __all__ = ["Checker", "Violation", "check"]
 
@@ -91,6 +95,7 @@ class Checker:
         self.acknowledgements = _Acknowledgements(self._report)
         sessions = _Sessions(self._report, losses, sites)
         self.deliveries = Deliveries(self._report, losses, sessions.begun_elsewhere)
+        self.wills = Wills(self._report, self.deliveries, sessions.begun_elsewhere)
         self._rules: list[_Rule] = [
             losses,
             self.acknowledgements,
@@ -99,6 +104,7 @@ class Checker:
             _Retained(self._report, losses, sessions.begun_elsewhere),
             _Copies(self._report),
             self.deliveries,
+            self.wills,
         ]
 
     def feed(self, event: Event) -> None:

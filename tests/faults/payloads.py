@@ -22,6 +22,16 @@ class Origin:
     topic: str
 
 
+def of_will(client: str) -> str:
+    """The publisher of a client's wills; each has the number of its connection."""
+    return f"will-of-{client}"
+
+
+def client_of_will(publisher: str) -> str:
+    """Whose wills this is the publisher of; "" where it is none of wills."""
+    return publisher.removeprefix("will-of-") if publisher.startswith("will-of-") else ""
+
+
 def make(publisher: str, number: int, topic: str, size: int) -> bytes:
     """`size` bytes, more if that is too short for the head."""
     head = f"<{publisher} {number} {topic} {size}>".encode()

@@ -260,6 +260,8 @@ class Play:
         missing = sorted(self._checker.deliveries.missing)
         if missing:
             found.append(f"{len(missing)} deliveries, the first: {missing[0]}")
+        if wills := self._checker.wills.missing:
+            found.append(f"{len(wills)} wills, the first: {wills[0]}")
         return "; ".join(found)
 
     async def _gap(self) -> str:

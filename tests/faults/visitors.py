@@ -11,8 +11,8 @@ from tests.support.rawclient import RawClient
 from tests.support.wire import PUBLISH, parse_publish
 
 from . import payloads
-from .clients import Note
-from .events import Connected, Connecting, Discarded, Overdue
+from .clients import Note, will_of
+from .events import Connected, Connecting, Discarded, Disconnected, Overdue
 
 
 class Newcomers:
@@ -45,21 +45,29 @@ class Newcomers:
         self._note(Discarded, client=client)
 
     async def _visit(self, client: str, node: str, *, clean: bool = False) -> None:
-        """Connect and leave."""
-        about = {"client": client, "connection": self._numbers()}
-        self._note(Connecting, **about, node=node)
+        """Connect and leave, with a will that nobody may see."""
+        number = self._numbers()
+        about = {"client": client, "connection": number}
+        topic, qos = f"will-{client}", 1
+        self._note(Connecting, **about, node=node, will=topic, will_qos=qos)
+        will = will_of(client, number, topic, qos)
         try:
-            present, code = await asyncio.to_thread(_connect, self._addresses[node], client, clean)
+            present, code = await asyncio.to_thread(
+                _connect, self._addresses[node], client, clean, will
+            )
         except (AssertionError, OSError) as error:
             self._note(Overdue, what=f"no CONNACK for {client} at {node}: {error}")
         else:
             self._note(Connected, **about, code=code, session_present=present)
+            self._note(Disconnected, **about, why="left: close")
 
 
-def _connect(address: tuple[str, int], client: str, clean: bool) -> tuple[bool, int]:
+def _connect(
+    address: tuple[str, int], client: str, clean: bool, will: wire.Will
+) -> tuple[bool, int]:
     """Session present and return code of one connection. Blocks."""
     with RawClient(address) as raw:
-        raw.send(wire.connect(client, clean=clean))
+        raw.send(wire.connect(client, clean=clean, will=will))
         present, code = raw.receive().body
         if code == 0:
             raw.disconnect()
