@@ -128,7 +128,9 @@ class SessionHost(Protocol):
         """
 
     def close(self, client_id: str) -> None:
-        """Close the client's connection, if any: another connection has the client id."""
+        """
+        Close the client's connections, accepted or not yet: another connection has the client id.
+        """
 
     def remains(self, client_id: str) -> PendingPublishes:
         """Return the publishes that this node must finish for a session that it held."""

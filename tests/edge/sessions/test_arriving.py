@@ -10,7 +10,10 @@ from random import Random
 import pytest
 
 from tests.support.edge_bench import EdgeBench
+from tests.support.keeping import MemoryTable
 from tests.support.recorders import SinkRecorder
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_transfer import SessionTransfer
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Connect, Will
 
@@ -159,16 +162,64 @@ def test_clean_attempts_wait_for_the_end_of_what_was_kept() -> None:
     assert {} == house.bench.restart().edge.clients.sessions
 
 
+def test_attempt_that_waits_does_not_get_a_session_that_leaves() -> None:
+    """What the client did there would be lost: the other node has the session as of before."""
+    house = House()
+    house.visit()
+    waiting = house.connect()
+    moving = SessionTransfer(house.bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    assert moving.freeze("c") is not None
+
+    assert not waiting.is_open
+    house.bench.settle()
+    assert not waiting.is_accepted
+    house.check()
+
+    moving.thaw("c")
+    again = house.connect()
+    house.bench.settle()
+    assert again.present
+
+
+def test_attempt_that_waits_is_closed_with_its_session() -> None:
+    """By an operator, say: it is not told of a session that is none any more."""
+    house = House()
+    house.visit()
+    waiting = house.connect()
+
+    assert house.bench.edge.clients.delete("c")
+    house.bench.settle()
+    assert not waiting.is_open and not waiting.is_accepted
+    assert {} == house.bench.edge.clients.sessions
+
+
+def test_clean_session_that_is_not_announced_yet_ends_when_it_is_replaced() -> None:
+    """Its connection is accepted when other nodes know of it, and would stay open then."""
+    house = House()
+    clients = house.bench.edge.clients
+    announced: list[Session] = []
+    packet = Connect(client_id="c", clean_session=True)
+    clients.connect(packet, lambda session, _: announced.append(session))
+
+    clients.close("c")
+
+    assert {} == clients.sessions
+    assert not clients.attach(announced[0], SinkRecorder(house.bench.router))
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_any_order(seed: int) -> None:
-    """Attempts, commits, losses and good-byes."""
+    """Attempts, commits, losses and good-byes, and attempts at other nodes."""
     rng = Random(seed)
     house = House()
     for _ in range(rng.randrange(5, 40)):
         last = house.connections[-1] if house.connections else None
-        match rng.choice(("connect", "connect", "write", "sync", "lose", "bye")):
+        match rng.choice(("connect", "connect", "write", "sync", "lose", "bye", "elsewhere")):
             case "connect":
                 house.connect(clean=rng.random() < 0.4, has_will=rng.random() < 0.7)
+            case "elsewhere":
+                house.bench.edge.clients.close("c")
+                assert not any(one.is_open for one in house.connections)
             case "write":
                 house.bench.commit.write()
             case "sync":

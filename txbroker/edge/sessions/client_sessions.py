@@ -153,6 +153,29 @@ class ClientSessions:
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
 
+    def close(
+        self,
+        client_id: str,
+        reason: str = TAKEN_OVER,
+        code: ReasonCode = ReasonCode.SESSION_TAKEN_OVER,
+    ) -> None:
+        """
+        Close the client's connection, and refuse a connection that waits to be accepted.
+
+        Accepted on a session that moves, a connection would lose what its client does there. On a
+        clean session that another one replaced, a connection would stay open beside the client's.
+        """
+        session = self.sessions.get(client_id)
+        arrival = self._arriving.pop(client_id, None)
+        if arrival is not None:
+            arrival.refuse(reason, False)
+        if session is None:
+            return
+        if session.sink is not None:
+            session.sink.close(reason, code)
+        elif session.clean or arrival is not None:
+            self.miss(session)
+
     def delete(self, client_id: str, *, is_moved: bool = False) -> bool:
         """
         End a session, its client's connection first; return False if there is no such session.
@@ -162,8 +185,7 @@ class ClientSessions:
         session = self.sessions.get(client_id)
         if session is None:
             return False
-        if session.sink is not None:
-            session.sink.close("session deleted", ReasonCode.ADMINISTRATIVE_ACTION)
+        self.close(client_id, "session deleted", ReasonCode.ADMINISTRATIVE_ACTION)
         if self.sessions.get(client_id) is session:  # a clean session ended with its connection
             self._end_session(session, is_moved=is_moved)
         return True

@@ -23,7 +23,6 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.directory.client_wills import will_id
 from txbroker.directory.directory_ports import DurableTable, PendingPublishes, PublishOrigin
 from txbroker.directory.entry import DirectoryWill
-from txbroker.edge.sessions.client_sessions import TAKEN_OVER
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_format import decode_move, encode_move
@@ -36,7 +35,6 @@ from txbroker.edge.sessions.transferred_publishes import (
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 
 class SessionTransfer:
@@ -80,10 +78,8 @@ class SessionTransfer:
         return 0.0 if session is None else self._clients.seconds_away(session)
 
     def close(self, client_id: str) -> None:
-        """Close the client's connection, if there is one."""
-        session = self._clients.sessions.get(client_id)
-        if session is not None and session.sink is not None:
-            session.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
+        """Close the client's connection, and one that waits to be accepted."""
+        self._clients.close(client_id)
 
     def discard(self, client_id: str, *, is_moved: bool) -> None:
         """Discard the session, and close its connection; `is_moved`: another node has it."""
