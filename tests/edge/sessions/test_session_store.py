@@ -322,6 +322,24 @@ def test_a_client_that_left_before_its_session_was_durable_is_away() -> None:
     assert {} == bench.edge.clients.sessions
 
 
+def test_session_whose_client_waits_for_the_disk_is_not_away() -> None:
+    """It came in time."""
+    age = 100.0
+    bench = EdgeBench(limits=EdgeLimits(session=SessionLimits(), session_age=age))
+    packet = Connect(client_id="c", clean_session=False)
+    found: list[bool] = []
+    bench.edge.clients.connect(packet, lambda session, present: None)
+    bench.settle()
+    bench.clock.advance(age - 1)
+    bench.edge.clients.connect(packet, lambda session, present: found.append(present))
+    bench.clock.advance(2)
+    bench.edge.clients.expire_sessions()
+    bench.settle()
+
+    assert [True] == found
+    assert {"c"} == set(bench.edge.clients.sessions)
+
+
 def test_the_end_of_a_kept_session_is_durable_before_the_clean_one_is_told() -> None:
     """Or it would be back after a crash [MQTT-3.1.2-6]."""
     bench = EdgeBench()

@@ -522,6 +522,8 @@ class ClientSessions:
     # internal
 
     def _expire(self, session: Session) -> None:
+        if session.client_id in self._arriving:
+            return  # else the client would be told of a session that has ended
         since = session.away_since
         if since is None or self._timers.now() - since < self.lifetime(session):
             return
