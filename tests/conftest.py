@@ -27,6 +27,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    The marks that name the statements of the standards which a test shows.
+    """
+    for mark, text in (("statement", "MQTT 3.1.1"), ("level5_statement", "MQTT 5.0")):
+        line = f"{mark}(*ids): the statements of {text} that the test shows"
+        config.addinivalue_line("markers", line)
+
+
 @pytest.fixture(autouse=True)
 def log_undone() -> Iterator[None]:
     """

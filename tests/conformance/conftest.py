@@ -39,13 +39,6 @@ class Tree:
     b: NodeProcess
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """
-    The mark that names the statements of the standard which a test shows.
-    """
-    config.addinivalue_line("markers", "statement(*ids): the MQTT statements that the test shows")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     A test that takes `brokers` runs on one node and on each kind of pair.

@@ -13,7 +13,6 @@ to do something that a test can see at a server:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -33,7 +32,7 @@ class Statement:
     remark: str = ""
 
 
-_NO_WEBSOCKET = "not applicable: WebSocket listener not offered yet"
+NO_WEBSOCKET = "not applicable: WebSocket listener not offered yet"
 
 _TEXT = """
 1.5.3-1 both: ill-formed UTF-8 (surrogates included) in a string closes the connection
@@ -181,16 +180,21 @@ _TEXT = """
 
 _REMARKS = {
     "7.0.0-1": "not applicable: nodes reach each other over links, never as MQTT clients",
-    **{f"6.0.0-{number}": _NO_WEBSOCKET for number in range(1, 5)},
+    **{f"6.0.0-{number}": NO_WEBSOCKET for number in range(1, 5)},
 }
 
 
-def _statements() -> Iterator[Statement]:
-    for line in _TEXT.strip().splitlines():
-        head, text = line.split(": ", 1)
+def parse(text: str, remarks: dict[str, str]) -> dict[str, Statement]:
+    """
+    The statements of a text of lines `NUMBER WHO: WORDS`, by identifier.
+    """
+    found = {}
+    for line in text.strip().splitlines():
+        head, words = line.split(": ", 1)
         number, who = head.split()
-        remark = _REMARKS.get(number, "")
-        yield Statement(id=f"MQTT-{number}", who=who, text=text, remark=remark)
+        name = f"MQTT-{number}"
+        found[name] = Statement(id=name, who=who, text=words, remark=remarks.get(number, ""))
+    return found
 
 
-STATEMENTS: dict[str, Statement] = {entry.id: entry for entry in _statements()}
+STATEMENTS: dict[str, Statement] = parse(_TEXT, _REMARKS)

@@ -1,5 +1,5 @@
 """
-docs/conformance.md, made from the list of statements and from the marks of the tests.
+docs/conformance.md, made from the lists of statements and from the marks of the tests.
 
     python -m tests.conformance.table     writes the file
 """
@@ -10,11 +10,15 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from .level5_statements import LEVEL5_STATEMENTS
 from .statements import STATEMENTS, Statement
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+WIRE = ROOT / "tests" / "mqtt" / "wire"
 DOCUMENT = ROOT / "docs" / "conformance.md"
+
+NOT_COVERED = "not covered yet"
 
 HEAD = """\
 # Conformance to MQTT 3.1.1
@@ -33,6 +37,16 @@ them with the tests that there are.
 [MQTT-3.8.3-4] is printed as [MQTT-3-8.3-4] in the standard.
 """
 
+LEVEL5_TITLE = "# Conformance to MQTT 5.0"
+
+LEVEL5_HEAD = f"""
+{LEVEL5_TITLE}
+
+Every normative statement of the OASIS Standard of 7 March 2019 (its appendix B), as above. So far
+no listener accepts level 5: the tests show what the packets' reader and writer refuse and keep.
+*{NOT_COVERED}* stands where no test shows a statement that binds the server.
+"""
+
 TABLES = {
     "What binds the server": ("server", "both"),
     "What binds the client only": ("client",),
@@ -40,49 +54,73 @@ TABLES = {
 }
 
 
-def marks(path: Path) -> Iterator[tuple[str, list[str]]]:
+def marks(path: Path, mark: str) -> Iterator[tuple[str, list[str]]]:
     """
-    The test functions of a file, each with the identifiers that its `@statement` marks name.
+    The test functions of a file, each with the identifiers that its marks of a name list.
     """
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             names = [
                 ast.literal_eval(argument)
-                for mark in node.decorator_list
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "statement"
-                for argument in mark.args
+                for call in node.decorator_list
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == mark
+                for argument in call.args
             ]
             yield node.name, names
 
 
 def tests() -> dict[str, list[str]]:
     """
-    `path::name` of every test of this folder and the statements that it is marked with.
+    `path::name` of every test of this folder and the statements of 3.1.1 that it is marked with.
     """
+    return _marked(HERE, "statement")
+
+
+def level5_tests() -> dict[str, list[str]]:
+    """
+    The same for the statements of 5.0, and also for the tests of the packets' reader and writer.
+    """
+    return _marked(WIRE, "level5_statement") | _marked(HERE, "level5_statement")
+
+
+def _marked(folder: Path, mark: str) -> dict[str, list[str]]:
     return {
         f"{path.relative_to(ROOT).as_posix()}::{name}": names
-        for path in sorted(HERE.glob("test_*.py"))
-        for name, names in marks(path)
+        for path in sorted(folder.glob("test_*.py"))
+        for name, names in marks(path, mark)
     }
 
 
-def _row(entry: Statement, shown: dict[str, list[str]]) -> str:
+def _row(entry: Statement, shown: dict[str, list[str]], otherwise: str) -> str:
     names = [f"`{test}`" for test, ids in shown.items() if entry.id in ids]
-    where = "<br>".join(names) or entry.remark or "seen at a client only"
+    where = "<br>".join(names) or entry.remark or otherwise
     return f"| {entry.id} | {entry.text} | {entry.who} | {where} |"
+
+
+def _tables(
+    statements: dict[str, Statement], shown: dict[str, list[str]], unseen: str, mark: str = ""
+) -> Iterator[str]:
+    for title, sides in TABLES.items():
+        otherwise = unseen if "both" in sides else "seen at a client only"
+        rows = [
+            _row(entry, shown, otherwise) for entry in statements.values() if entry.who in sides
+        ]
+        yield f"\n## {title}{mark}\n\n| id | statement | who | test |\n|---|---|---|---|\n"
+        yield "\n".join(rows) + "\n"
 
 
 def render() -> str:
     """
     The whole document.
     """
-    shown = tests()
-    parts = [HEAD]
-    for title, sides in TABLES.items():
-        rows = [_row(entry, shown) for entry in STATEMENTS.values() if entry.who in sides]
-        parts.append(f"\n## {title}\n\n| id | statement | who | test |\n|---|---|---|---|\n")
-        parts.append("\n".join(rows) + "\n")
-    return "".join(parts)
+    return "".join(
+        (
+            HEAD,
+            *_tables(STATEMENTS, tests(), "seen at a client only"),
+            LEVEL5_HEAD,
+            *_tables(LEVEL5_STATEMENTS, level5_tests(), NOT_COVERED, " (5.0)"),
+        )
+    )
 
 
 if __name__ == "__main__":
