@@ -311,16 +311,16 @@ def test_before_and_after_a_session_every_packet_comes_by_itself(core: Any) -> N
 
 @both
 @pytest.mark.parametrize(
-    ("data", "rule"),
+    ("data", "rule", "code"),
     [
-        (b"\x30\x80\x80\x80\x80", "section 2.2.3"),
-        (b"\x30\xff\xff\xff\xff\x01", "section 2.2.3"),
-        (b"\x30\x63", "limits.packet"),
-        (b"\x30\xff\x01", "limits.packet"),
+        (b"\x30\x80\x80\x80\x80", "section 2.2.3", 0x81),
+        (b"\x30\xff\xff\xff\xff\x01", "section 2.2.3", 0x81),
+        (b"\x30\x63", "limits.packet", 0x95),
+        (b"\x30\xff\x01", "limits.packet", 0x95),
     ],
 )
 def test_what_is_no_packet_is_a_fault_after_what_came_before(
-    core: Any, data: bytes, rule: str
+    core: Any, data: bytes, rule: str, code: int
 ) -> None:
     client = a_client(core, max_packet=100)
 
@@ -331,7 +331,8 @@ def test_what_is_no_packet_is_a_fault_after_what_came_before(
     client.packet_reader.fault = None
     assert client.packet_reader.step() is None
     assert client.packet_reader.qos0 is None
-    assert rule == client.packet_reader.fault.rule
+    fault = client.packet_reader.fault
+    assert (rule, code) == (fault.rule, fault.reason_code)
 
 
 @both

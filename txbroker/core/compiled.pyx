@@ -53,6 +53,7 @@ from txbroker.core.reference.records import WholeRecord as _WholeRecord
 from txbroker.core.reference.packets import Entry as EntryTuple
 from txbroker.core.reference.sockets import FED as _FED
 from txbroker.core.reference.stored import malformed as _malformed
+from txbroker.mqtt.wire.framing import too_large as _too_large
 from txbroker.mqtt.wire.message import OVERHEAD as _OVERHEAD
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.return_codes import ProtocolViolation

@@ -2,7 +2,7 @@
 Packets of MQTT 5.0, as `packet_table` has those of 3.1.1.
 
 A row of `LEGAL` is a packet, its bytes and its value; a row of `ILLEGAL` is bytes, the rule that
-they break, and the reason code that the peer is told.
+they break, the reason code that the peer is told, and a further statement that the refusal shows.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Illegal:
     data: bytes
     rule: str
     code: int = 0x81
+    shows: str = ""
 
 
 def row(first_byte: int, body: bytes) -> bytes:
@@ -108,6 +109,11 @@ LEGAL = [
         Connack(False, 0x8C, Properties(reason_string="x")),
     ),
     Legal("publish, QoS 0", row(0x30, b"\0\1a\0hi"), Publish("a", b"hi")),
+    Legal(
+        "publish, byte order mark kept [MQTT-1.5.4-3]",
+        row(0x30, b"\0\3\xef\xbb\xbf\0"),
+        Publish("\ufeff", b""),
+    ),
     Legal("publish, retained, nothing", row(0x31, b"\0\1a\0"), Publish("a", b"", 0, True)),
     Legal(
         "publish, properties in the sender's order",
@@ -183,16 +189,43 @@ ILLEGAL = [
     Illegal("connect, will QoS without will", connect(0x0A, b"\0\1c"), "MQTT-3.1.2-11"),
     Illegal("connect, will QoS 3", connect(0x1E, b"\0\1c\0\0\1w\0\0"), "MQTT-3.1.2-12"),
     Illegal("connect, will retain without will", connect(0x22, b"\0\1c"), "MQTT-3.1.2-13"),
-    Illegal("connect, no client id", connect(0x02, b""), _SIZE),
-    Illegal("connect, will missing", connect(0x06, b"\0\1c"), _SIZE),
-    Illegal("connect, user name missing", connect(0x82, b"\0\1c"), _SIZE),
-    Illegal("connect, user name not announced", connect(0x02, b"\0\1c\0\1u"), _SIZE),
-    Illegal("connect, password missing", connect(0xC2, b"\0\1c\0\1u"), _SIZE),
-    Illegal("connect, password not announced", connect(0x82, b"\0\1c\0\1u\0\1p"), _SIZE),
-    Illegal("connect, client id not UTF-8", connect(2, b"\0\1\xff"), "MQTT-1.5.4-1"),
+    Illegal("connect, no client id", connect(0x02, b""), _SIZE, shows="MQTT-3.1.3-3"),
+    Illegal("connect, will missing", connect(0x06, b"\0\1c"), _SIZE, shows="MQTT-3.1.2-9"),
+    Illegal("connect, user name missing", connect(0x82, b"\0\1c"), _SIZE, shows="MQTT-3.1.2-17"),
+    Illegal(
+        "connect, user name not announced",
+        connect(0x02, b"\0\1c\0\1u"),
+        _SIZE,
+        shows="MQTT-3.1.2-16",
+    ),
+    Illegal(
+        "connect, password missing", connect(0xC2, b"\0\1c\0\1u"), _SIZE, shows="MQTT-3.1.2-19"
+    ),
+    Illegal(
+        "connect, password not announced",
+        connect(0x82, b"\0\1c\0\1u\0\1p"),
+        _SIZE,
+        shows="MQTT-3.1.2-18",
+    ),
+    Illegal(
+        "connect, client id not UTF-8",
+        connect(2, b"\0\1\xff"),
+        "MQTT-1.5.4-1",
+        shows="MQTT-3.1.3-4",
+    ),
     Illegal("connect, null in client id", connect(2, b"\0\1\0"), "MQTT-1.5.4-2"),
-    Illegal("connect, user name not UTF-8", connect(0x82, b"\0\1c\0\1\xc0"), "MQTT-1.5.4-1"),
-    Illegal("connect, will topic not UTF-8", connect(6, b"\0\1c\0\0\1\xff\0\0"), "MQTT-1.5.4-1"),
+    Illegal(
+        "connect, user name not UTF-8",
+        connect(0x82, b"\0\1c\0\1\xc0"),
+        "MQTT-1.5.4-1",
+        shows="MQTT-3.1.3-12",
+    ),
+    Illegal(
+        "connect, will topic not UTF-8",
+        connect(6, b"\0\1c\0\0\1\xff\0\0"),
+        "MQTT-1.5.4-1",
+        shows="MQTT-3.1.3-11",
+    ),
     Illegal("connect, will topic wildcard", connect(6, b"\0\1c\0\0\1#\0\0"), "MQTT-3.3.2-2", 0x90),
     Illegal("connect, will topic empty", connect(6, b"\0\1c\0\0\0\0\0"), "MQTT-4.7.3-1", 0x90),
     Illegal(
@@ -210,11 +243,20 @@ ILLEGAL = [
     Illegal("publish, QoS 3", row(0x36, b"\0\1a\0\1\0"), "MQTT-3.3.1-4"),
     Illegal("publish, DUP at QoS 0", row(0x38, b"\0\1a\0"), "MQTT-3.3.1-2"),
     Illegal("publish, packet id 0", row(0x32, b"\0\1a\0\0\0"), "MQTT-2.2.1-3", 0x82),
-    Illegal("publish, no property list", row(0x30, b"\0\1a"), _SIZE),
+    Illegal("publish, no property list", row(0x30, b"\0\1a"), _SIZE, shows="MQTT-2.2.2-1"),
     Illegal("publish, no topic, no alias", row(0x30, b"\0\0\0x"), "section 3.3.2.1", 0x82),
-    Illegal("publish, + in topic", row(0x30, b"\0\3a/+\0"), "MQTT-3.3.2-2", 0x90),
-    Illegal("publish, null in topic", row(0x30, b"\0\2a\0\0"), "MQTT-1.5.4-2"),
-    Illegal("publish, surrogate in topic", row(0x30, b"\0\3\xed\xa0\x80\0"), "MQTT-1.5.4-1"),
+    Illegal(
+        "publish, + in topic", row(0x30, b"\0\3a/+\0"), "MQTT-3.3.2-2", 0x90, shows="MQTT-4.7.0-1"
+    ),
+    Illegal(
+        "publish, null in topic", row(0x30, b"\0\2a\0\0"), "MQTT-1.5.4-2", shows="MQTT-4.7.3-2"
+    ),
+    Illegal(
+        "publish, surrogate in topic",
+        row(0x30, b"\0\3\xed\xa0\x80\0"),
+        "MQTT-1.5.4-1",
+        shows="MQTT-3.3.2-1",
+    ),
     Illegal("publish, list longer than the packet", row(0x30, b"\0\1a\3\1\0"), _SIZE),
     Illegal("publish, padded list length", row(0x30, b"\0\1a\x80\0"), "MQTT-1.5.5-1"),
     Illegal(
@@ -259,9 +301,16 @@ ILLEGAL = [
     Illegal("subscribe, empty filter", row(0x82, b"\0\1\0\0\0\0"), "MQTT-4.7.3-1", 0x8F),
     Illegal("subscribe, # not last", row(0x82, b"\0\1\0\0\3#/a\0"), "MQTT-4.7.1-1", 0x8F),
     Illegal("subscribe, + within a level", row(0x82, b"\0\1\0\0\2+a\0"), "MQTT-4.7.1-2", 0x8F),
-    Illegal("subscribe, not UTF-8", row(0x82, b"\0\1\0\0\1\x80\0"), "MQTT-1.5.4-1"),
+    Illegal(
+        "subscribe, not UTF-8", row(0x82, b"\0\1\0\0\1\x80\0"), "MQTT-1.5.4-1", shows="MQTT-3.8.3-1"
+    ),
     Illegal("unsubscribe, no filter", row(0xA2, b"\0\1\0"), "MQTT-3.10.3-2", 0x82),
-    Illegal("unsubscribe, not UTF-8", row(0xA2, b"\0\1\0\0\1\x80"), "MQTT-1.5.4-1"),
+    Illegal(
+        "unsubscribe, not UTF-8",
+        row(0xA2, b"\0\1\0\0\1\x80"),
+        "MQTT-1.5.4-1",
+        shows="MQTT-3.10.3-1",
+    ),
     Illegal("unsubscribe, no group", row(0xA2, b"\0\1\0\0\x09$share//a"), "MQTT-4.8.2-1", 0x8F),
     Illegal("suback, reserved code", row(0x90, b"\0\1\0\3"), "MQTT-3.9.3-2", 0x82),
     Illegal("suback, no code", row(0x90, b"\0\1\0"), _SIZE),

@@ -126,6 +126,7 @@ def test_packet_over_the_limit_is_refused_before_its_body_comes() -> None:
         frames_of(b"\x30\x0f", limit=16)
 
     assert caught.value.rule == "limits.packet"
+    assert caught.value.reason_code == 0x95
 
 
 def test_frames_before_a_fault_are_given() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conformance.level5_statements import LEVEL5_STATEMENTS, level5_statement
 from tests.mqtt.wire.level5_table import ILLEGAL, LEGAL, Illegal
 from tests.mqtt.wire.packet_table import Legal
 from tests.mqtt.wire.test_decoder import filters, frames_of, names, packet_ids, qualities, texts
@@ -56,11 +57,13 @@ def decode_all(data: bytes) -> list[Packet]:
 # -- the table
 
 
+@level5_statement("MQTT-1.5.4-3", "MQTT-3.1.3-1")
 @pytest.mark.parametrize("row", LEGAL, ids=lambda row: row.name)
 def test_legal_packet_is_decoded(row: Legal) -> None:
     assert [row.packet] == decode_all(row.data)
 
 
+@level5_statement("MQTT-2.1.3-1", "MQTT-2.2.1-2", "MQTT-2.2.2-1", "MQTT-3.2.2-1")
 @pytest.mark.parametrize("row", LEGAL, ids=lambda row: row.name)
 def test_legal_packet_is_encoded(row: Legal) -> None:
     """Its own properties come first, in the order of identifiers."""
@@ -80,6 +83,57 @@ def test_body_cut_short_is_refused_or_another_packet(row: Legal) -> None:
         assert shorter != row.packet
 
 
+@level5_statement(
+    "MQTT-1.5.4-1",
+    "MQTT-1.5.4-2",
+    "MQTT-1.5.5-1",
+    "MQTT-2.1.3-1",
+    "MQTT-2.2.1-3",
+    "MQTT-2.2.2-1",
+    "MQTT-3.1.2-3",
+    "MQTT-3.1.2-9",
+    "MQTT-3.1.2-11",
+    "MQTT-3.1.2-12",
+    "MQTT-3.1.2-13",
+    "MQTT-3.1.2-16",
+    "MQTT-3.1.2-17",
+    "MQTT-3.1.2-18",
+    "MQTT-3.1.2-19",
+    "MQTT-3.1.3-3",
+    "MQTT-3.1.3-4",
+    "MQTT-3.1.3-11",
+    "MQTT-3.1.3-12",
+    "MQTT-3.3.1-2",
+    "MQTT-3.3.1-4",
+    "MQTT-3.3.2-1",
+    "MQTT-3.3.2-2",
+    "MQTT-3.3.2-8",
+    "MQTT-3.3.2-14",
+    "MQTT-3.4.2-1",
+    "MQTT-3.5.2-1",
+    "MQTT-3.6.1-1",
+    "MQTT-3.6.2-1",
+    "MQTT-3.7.2-1",
+    "MQTT-3.8.1-1",
+    "MQTT-3.8.3-1",
+    "MQTT-3.8.3-2",
+    "MQTT-3.8.3-4",
+    "MQTT-3.8.3-5",
+    "MQTT-3.10.1-1",
+    "MQTT-3.10.3-1",
+    "MQTT-3.10.3-2",
+    "MQTT-3.14.1-1",
+    "MQTT-3.14.2-1",
+    "MQTT-3.15.1-1",
+    "MQTT-3.15.2-1",
+    "MQTT-4.7.0-1",
+    "MQTT-4.7.1-1",
+    "MQTT-4.7.1-2",
+    "MQTT-4.7.3-1",
+    "MQTT-4.7.3-2",
+    "MQTT-4.8.2-1",
+    "MQTT-4.8.2-2",
+)
 @pytest.mark.parametrize("row", ILLEGAL, ids=lambda row: row.name)
 def test_illegal_packet_is_refused_by_its_rule(row: Illegal) -> None:
     with pytest.raises(ProtocolViolation) as caught:
@@ -87,6 +141,15 @@ def test_illegal_packet_is_refused_by_its_rule(row: Illegal) -> None:
 
     assert (row.rule, row.code) == (caught.value.rule, caught.value.reason_code)
     assert caught.value.reason.endswith(".")
+
+
+def test_refusal_is_marked_with_what_the_rows_show() -> None:
+    """As far as a client can break it: docs/conformance.md is made from the marks."""
+    (mark,) = test_illegal_packet_is_refused_by_its_rule.pytestmark[1:]  # type: ignore[attr-defined]
+    shown = {name for row in ILLEGAL for name in (row.rule, row.shows)}
+    expected = {entry.id for entry in LEVEL5_STATEMENTS.values() if entry.who == "both"} & shown
+
+    assert expected == set(mark.args)
 
 
 def test_connect_tells_its_level_itself() -> None:

@@ -10,6 +10,7 @@ import itertools
 
 import pytest
 
+from tests.conformance.level5_statements import level5_statement
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.properties import (
     NO_PROPERTIES,
@@ -142,6 +143,14 @@ def test_flag_is_0_or_1(name: str) -> None:
     assert 0x82 == violation_of(bytes((row[0], 2)), kind).reason_code
 
 
+@level5_statement(
+    "MQTT-1.5.5-1",
+    "MQTT-1.5.7-1",
+    "MQTT-3.3.2-8",
+    "MQTT-3.3.2-13",
+    "MQTT-3.3.2-14",
+    "MQTT-3.3.2-19",
+)
 @pytest.mark.parametrize(
     ("raw", "kind", "rule", "code"),
     [
@@ -155,10 +164,12 @@ def test_flag_is_0_or_1(name: str) -> None:
         (b"\x27\0\0\0\0", PacketKind.CONNECT, "section 3.1.2.11.4", 0x82),
         (b"\x23\0\0", PacketKind.PUBLISH, "MQTT-3.3.2-8", 0x94),
         (b"\x08\0\3a/#", PacketKind.PUBLISH, "MQTT-3.3.2-14", 0x82),
+        (b"\x08\0\0", PacketKind.PUBLISH, "MQTT-4.7.3-1", 0x82),
         (b"\x08\0\1+", PacketKind.WILL, "MQTT-3.3.2-14", 0x82),
         (b"\x16\0\0", PacketKind.CONNECT, "section 3.1.2.11.10", 0x82),
         (b"\x16\0\0", PacketKind.AUTH, "section 3.15.2.2.3", 0x82),
         (b"\x03\0\1\xff", PacketKind.PUBLISH, "MQTT-1.5.4-1", 0x81),
+        (b"\x08\0\1\xff", PacketKind.PUBLISH, "MQTT-1.5.4-1", 0x81),
         (b"\x26\0\1k\0\1\0", PacketKind.PUBLISH, "MQTT-1.5.4-2", 0x81),
         (b"\x26\0\1\0\0\1v", PacketKind.PUBLISH, "MQTT-1.5.4-2", 0x81),
     ],
@@ -193,6 +204,7 @@ def test_message_carries_its_properties_as_they_came() -> None:
     assert 7 == delayed.will_delay
 
 
+@level5_statement("MQTT-2.2.2-1")
 def test_no_properties_are_a_zero_byte() -> None:
     assert b"\0" == encode_property_list(NO_PROPERTIES) == encode_property_list(Properties())
     assert decode_properties(b"", PacketKind.CONNECT) is NO_PROPERTIES

@@ -205,8 +205,7 @@ cdef class Input:
             self.wanted = frame.stop
             self.set_aside()
         elif found == TOO_LARGE:
-            reason = f"A packet is larger than {self.max_packet} bytes."
-            self.fault = ProtocolViolation("limits.packet", reason)
+            self.fault = _too_large(self.max_packet)
         else:
             reason = "A remaining length has more than four bytes."
             self.fault = ProtocolViolation("section 2.2.3", reason)

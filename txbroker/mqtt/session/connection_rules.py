@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from txbroker.mqtt.wire.connect_decoder import LEVEL_5 as BEGINS_LEVEL_5
 from txbroker.mqtt.wire.decoder import CONNECT, decode
 from txbroker.mqtt.wire.packets import (
     LEVEL_4,
@@ -30,9 +31,6 @@ from txbroker.mqtt.wire.packets import (
 )
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
-
-_LEVEL_5: Final = b"\0\4MQTT\5"
-"""The first bytes of the body of a CONNECT of MQTT 5.0."""
 
 LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
     {
@@ -100,7 +98,7 @@ def judge_beginning(first_byte: int) -> None:
 
 def level_of(first_byte: int, body: bytes) -> int:
     """Return the level of an illegal first packet, by which its sender reads the answer."""
-    is_5 = first_byte == CONNECT and body.startswith(_LEVEL_5)
+    is_5 = first_byte == CONNECT and body.startswith(BEGINS_LEVEL_5)
     return LEVEL_5 if is_5 else LEVEL_4
 
 

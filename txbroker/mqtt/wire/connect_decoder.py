@@ -22,8 +22,11 @@ _CONNECT_FIELDS = Struct("!BHH")  # flags, keep-alive, length of the client id
 _PROTOCOLS: Final = {
     # Keys are the first bytes of a CONNECT of each protocol.
     len(name).to_bytes(2) + name.encode() + bytes((level,)): (name, level)
-    for name, level in (("MQTT", 4), ("MQIsdp", 3), ("MQTT", 5))
+    for name, level in (("MQTT", 4), ("MQIsdp", 3))
 }
+
+LEVEL_5: Final = b"\0\4MQTT\5"
+"""The first bytes of a CONNECT of MQTT 5.0."""
 
 
 def decode_connect(body: bytes) -> Connect:
@@ -31,13 +34,13 @@ def decode_connect(body: bytes) -> Connect:
     size = 7
     known = _PROTOCOLS.get(body[:7])
     if known is None:
+        if body.startswith(LEVEL_5):
+            return _decode_level_5(body)
         size = 9
         known = _PROTOCOLS.get(body[:9])
         if known is None:
             raise _not_spoken(FieldReader(body))
     name, level = known
-    if level == 5:
-        return _decode_level_5(body)
     if len(body) < size + 5:
         raise truncated()
     flags, keep_alive, id_size = _CONNECT_FIELDS.unpack_from(body, size)
@@ -72,7 +75,7 @@ def decode_connect(body: bytes) -> Connect:
 @names_level_5
 def _decode_level_5(body: bytes) -> Connect:
     """Decode a CONNECT of level 5, in which a password needs no user name."""
-    fields = FieldReader(body, 7)
+    fields = FieldReader(body, len(LEVEL_5))
     flags, keep_alive = fields.byte(), fields.uint16()
     _check_flags(flags)
     properties = decode_properties(fields.property_list(), PacketKind.CONNECT)
@@ -95,7 +98,7 @@ def _decode_level_5(body: bytes) -> Connect:
 
 
 def _not_spoken(fields: FieldReader) -> ProtocolViolation:
-    """Return the violation of a CONNECT with a protocol outside `_PROTOCOLS`."""
+    """Return the violation of a CONNECT with a protocol that is not spoken."""
     name = fields.text()
     reason_code = ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
     if name not in ("MQTT", "MQIsdp"):

@@ -83,11 +83,9 @@ def decode(first_byte: int, body: bytes, level: int = 4) -> Packet:
 @names_level_5
 def _decode_level_5(first_byte: int, body: bytes) -> Packet:
     if first_byte >> 4 == 3:
-        qos, dup = first_byte >> 1 & 3, first_byte & 8 != 0
-        if qos == 3 or (dup and not qos):
-            raise _wrong_flags(qos)
-        retain = first_byte & 1 != 0
-        return level5_decoder.decode_publish(qos, retain=retain, dup=dup, body=body)
+        if first_byte in _WRONG_FLAGS:
+            raise _wrong_flags(first_byte)
+        return level5_decoder.decode_publish(first_byte, body)
     known = level5_decoder.DECODERS.get(first_byte)
     return _decode_empty(first_byte, body, 5) if known is None else known(body)
 
@@ -106,33 +104,40 @@ def _decode_empty(first_byte: int, body: bytes, level: int) -> Packet:
     raise ProtocolViolation(rule, f"The flags of packet type {kind} are wrong.")
 
 
-def _wrong_flags(qos: int) -> ProtocolViolation:
-    """Return the violation of a PUBLISH with the QoS, if its flags are illegal."""
-    if qos == 3:
+_WRONG_FLAGS: Final = frozenset({0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39})
+"""The first bytes of a PUBLISH with QoS 3, or with DUP at QoS 0."""
+
+
+def _wrong_flags(first_byte: int) -> ProtocolViolation:
+    """Return the violation of a PUBLISH with one of `_WRONG_FLAGS`."""
+    if first_byte & 0x06 == 0x06:
         # [MQTT-3.3.1-4]
         return ProtocolViolation("MQTT-3.3.1-4", "A PUBLISH has QoS 3.")
     # [MQTT-3.3.1-2]
     return ProtocolViolation("MQTT-3.3.1-2", "A PUBLISH of QoS 0 has the DUP flag.")
 
 
+_RECENT_END: Final = 2 + RECENT_TOPIC_BYTES
+
+
 def _decode_publish(first_byte: int, body: bytes) -> Publish:
+    if first_byte in _WRONG_FLAGS:
+        raise _wrong_flags(first_byte)
     qos = first_byte >> 1 & 3
-    dup = first_byte & 8 != 0
-    if qos == 3 or (dup and not qos):
-        raise _wrong_flags(qos)
     size = len(body)
     topic_end = 2 + (body[0] << 8 | body[1]) if size > 1 else 2
     payload_start = topic_end + 2 if qos else topic_end
     if payload_start > size:
         raise truncated()
     raw = body[2:topic_end]
-    topic = recent_topic_name_of(raw) if len(raw) <= RECENT_TOPIC_BYTES else topic_name_of(raw)
+    topic = recent_topic_name_of(raw) if topic_end <= _RECENT_END else topic_name_of(raw)
     if not qos:
         return Publish(topic, body[payload_start:], 0, first_byte & 1 != 0)
     packet_id = body[topic_end] << 8 | body[topic_end + 1]
     if not packet_id:
         raise zero_packet_id()
-    return Publish(topic, body[payload_start:], qos, first_byte & 1 != 0, dup, packet_id)
+    retain, dup = first_byte & 1 != 0, first_byte & 8 != 0
+    return Publish(topic, body[payload_start:], qos, retain, dup, packet_id)
 
 
 def _decode_ack(kind: Callable[[int], Packet], body: bytes) -> Packet:

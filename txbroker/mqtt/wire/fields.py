@@ -14,6 +14,8 @@ from txbroker.model.topics import LEVELS, TopicError, validate_topic_filter, val
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
+_FILTER_INVALID = ReasonCode.TOPIC_FILTER_INVALID  # to look up an enum's member takes its time
+
 
 class FieldReader:
     """A body, and the offset of its next field."""
@@ -165,9 +167,8 @@ def topic_filter_of(raw: bytes) -> str:
     try:
         validate_topic_filter(text)
     except TopicError as error:
-        code = ReasonCode.TOPIC_FILTER_INVALID
-        raise ProtocolViolation(error.rule, str(error), reason_code=code) from None
-    check_levels(text, ReasonCode.TOPIC_FILTER_INVALID)
+        raise ProtocolViolation(error.rule, str(error), reason_code=_FILTER_INVALID) from None
+    check_levels(text, _FILTER_INVALID)
     return text
 
 

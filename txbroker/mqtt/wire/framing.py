@@ -100,9 +100,7 @@ class Framer:
                         break
                 stop = start + length
                 if stop - offset > self.max_packet:
-                    reason = f"A packet is larger than {self.max_packet} bytes."
-                    code = ReasonCode.PACKET_TOO_LARGE
-                    raise ProtocolViolation("limits.packet", reason, reason_code=code)
+                    raise too_large(self.max_packet)
                 if stop > end:
                     self._wanted = stop - offset
                     break
@@ -112,6 +110,12 @@ class Framer:
             # A few leftover bytes must not hold a read of 256 KiB in memory.
             self._buffer = self._buffer[self._offset :]
             self._offset = 0
+
+
+def too_large(max_packet: int) -> ProtocolViolation:
+    reason = f"A packet is larger than {max_packet} bytes."
+    code = ReasonCode.PACKET_TOO_LARGE
+    return ProtocolViolation("limits.packet", reason, reason_code=code)
 
 
 def encode_length(remaining: int) -> bytes:

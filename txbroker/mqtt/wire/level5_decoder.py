@@ -49,17 +49,17 @@ from txbroker.mqtt.wire.subscription_options import NO_LOCAL, check_options
 _Ack: TypeAlias = type[Puback] | type[Pubrec] | type[Pubrel] | type[Pubcomp]
 
 
-def decode_publish(qos: int, *, retain: bool, dup: bool, body: bytes) -> Publish:
+def decode_publish(first_byte: int, body: bytes) -> Publish:
     """Decode a PUBLISH whose flags are legal."""
+    qos = first_byte >> 1 & 3
     fields = FieldReader(body)
     raw_topic = fields.binary()
     packet_id = fields.packet_id() if qos else None
     raw = fields.property_list()
-    alias = 0
-    identifiers: tuple[int, ...] = ()
+    properties = NO_PROPERTIES
     if raw:
         raw, properties = split_properties(raw, PacketKind.PUBLISH)
-        alias, identifiers = properties.topic_alias or 0, properties.subscription_identifiers
+    alias = properties.topic_alias or 0
     if raw_topic:
         is_short = len(raw_topic) <= RECENT_TOPIC_BYTES
         topic = recent_topic_name_of(raw_topic) if is_short else topic_name_of(raw_topic)
@@ -69,6 +69,8 @@ def decode_publish(qos: int, *, retain: bool, dup: bool, body: bytes) -> Publish
         reason = "A PUBLISH has neither a topic nor a topic alias."
         code = ReasonCode.PROTOCOL_ERROR
         raise ProtocolViolation("section 3.3.2.1", reason, reason_code=code)
+    retain, dup = first_byte & 1 != 0, first_byte & 8 != 0
+    identifiers = properties.subscription_identifiers
     return Publish(topic, fields.rest(), qos, retain, dup, packet_id, raw, alias, identifiers)
 
 
@@ -80,7 +82,7 @@ def request_head(body: bytes, kind: PacketKind) -> tuple[int, Properties, int]:
     if not fields:
         rule = "MQTT-3.8.3-2" if kind is PacketKind.SUBSCRIBE else "MQTT-3.10.3-2"
         # [MQTT-3.8.3-2] [MQTT-3.10.3-2]
-        reason = f"{kind.phrase.capitalize()} has no topic filter."
+        reason = f"{kind.subject} has no topic filter."
         raise ProtocolViolation(rule, reason, reason_code=ReasonCode.PROTOCOL_ERROR)
     return packet_id, properties, fields.offset
 

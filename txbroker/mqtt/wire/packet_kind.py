@@ -32,3 +32,9 @@ class PacketKind(IntEnum):
             return "a will"
         article = "an" if self.name[0] in "AU" else "a"
         return f"{article} {self.name}"
+
+    @property
+    def subject(self) -> str:
+        """Return the same for the beginning of a sentence."""
+        phrase = self.phrase
+        return phrase[0].upper() + phrase[1:]

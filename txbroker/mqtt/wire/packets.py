@@ -149,12 +149,13 @@ class Pubcomp:
     properties: Properties = NO_PROPERTIES
 
 
-@attrs.frozen
+@attrs.define
 class Subscribe:
     """
     Section 3.8. `filters` has pairs of topic filter and requested QoS, at least one.
 
-    At level 5, the second of a pair is the byte of `SubscriptionOptions`.
+    At level 5, the second of a pair is the byte of `SubscriptionOptions`. The class is not frozen,
+    for the reason that `Publish` is not.
     """
 
     packet_id: int

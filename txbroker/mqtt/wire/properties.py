@@ -261,10 +261,13 @@ def _check(row: Property, value: Any, kind: PacketKind) -> None:
     if isinstance(value, int):
         if value < row.least or row.most is not None and value > row.most:
             raise _out_of_range(row, value, kind)
-    elif row.name == "response_topic" and ("+" in value or "#" in value):
-        # [MQTT-3.3.2-14]
-        reason = "A response topic contains a wildcard."
-        raise ProtocolViolation("MQTT-3.3.2-14", reason, reason_code=ReasonCode.PROTOCOL_ERROR)
+    elif row.name == "response_topic":
+        if not value:
+            # [MQTT-4.7.3-1]
+            raise _protocol_error("MQTT-4.7.3-1", "A response topic is empty.")
+        if "+" in value or "#" in value:
+            # [MQTT-3.3.2-14]
+            raise _protocol_error("MQTT-3.3.2-14", "A response topic contains a wildcard.")
 
 
 def _out_of_range(row: Property, value: int, kind: PacketKind) -> ProtocolViolation:
@@ -287,26 +290,23 @@ def _collect(found: list[tuple[Property, Any, bytes]], kind: PacketKind) -> Prop
             is_repeated = row.name in values
             values[row.name] = value != 0 if row.type is _FLAG else value
         if is_repeated:
-            raise _error(row, kind, f"{_capital(kind.phrase)} has {_words(row)} twice.")
+            raise _error(row, kind, f"{kind.subject} has {_words(row)} twice.")
     for name in ("subscription_identifiers", "user_properties"):
         if name in values:
             values[name] = tuple(values[name])
     if "authentication_data" in values and "authentication_method" not in values:
         row = _BY_IDENTIFIER[0x16]
-        raise _error(
-            row, kind, f"{_capital(kind.phrase)} has authentication data without a method."
-        )
+        raise _error(row, kind, f"{kind.subject} has authentication data without a method.")
     return Properties(**values)
 
 
 def _error(row: Property, kind: PacketKind, reason: str) -> ProtocolViolation:
-    code = ReasonCode.PROTOCOL_ERROR
-    return ProtocolViolation(f"section {row.sections[kind]}", reason, reason_code=code)
+    return _protocol_error(f"section {row.sections[kind]}", reason)
+
+
+def _protocol_error(rule: str, reason: str) -> ProtocolViolation:
+    return ProtocolViolation(rule, reason, reason_code=ReasonCode.PROTOCOL_ERROR)
 
 
 def _words(row: Property) -> str:
     return row.name.replace("_", " ")
-
-
-def _capital(phrase: str) -> str:
-    return phrase[0].upper() + phrase[1:]
