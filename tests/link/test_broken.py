@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.link.test_life import Pair, refuse
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.edge.routing.route import RouteState
+from txbroker.edge.routing.route_state import RouteState
 from txbroker.link.frames import LINK_VERSION, LinkError, encode_frame
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.link_convert import cut_to_wire

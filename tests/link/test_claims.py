@@ -9,7 +9,7 @@ from tests.support.pair import Client, Link, Recorder, make_edge
 from tests.support.recorders import cut
 from txbroker.delegation.delegation_table import DelegationState
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
-from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.routing.zone_claims import StreamPosition
 
 
 def pair_that_inherits(*, lazy: bool = False) -> Pair:
@@ -120,7 +120,7 @@ def test_finished_claim_leaves_nothing_behind() -> None:
     assert peer is not None
 
     assert ({}, {}) == (peer.unclaimed, peer.claiming)
-    assert ({"z"}, {}) == (pair.route.claims, pair.route.claiming)
+    assert ({"z"}, {}) == (pair.route.claims.apexes, pair.route.claims.claiming)
 
 
 def test_word_that_a_claim_is_finished_may_be_lost() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.link.test_life import Pair, refuse, taken, watch
 from tests.support.pair import Link, receive
 from tests.support.recorders import cut
-from txbroker.edge.routing.route import RouteState
+from txbroker.edge.routing.route_state import RouteState
 from txbroker.link.delivery_sender import OVERFLOW
 from txbroker.link.frames import encode_frame
 from txbroker.link.link_server import HIGH_MARK
@@ -166,7 +166,7 @@ def test_refusal_waits_for_what_was_taken_before() -> None:
     assert below is not None
 
     assert ([], [1]) == (before, pair.client.acknowledged)
-    assert [b"2"] == [publication.message.payload for publication in below.waiting]
+    assert [b"2"] == [publication.message.payload for publication in below.queue.waiting]
 
 
 def test_refusal_after_a_fence_waits_as_well() -> None:

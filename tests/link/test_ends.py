@@ -20,7 +20,7 @@ from tests.support.pair import (
     receive,
 )
 from tests.support.property_lists import user_property
-from txbroker.edge.routing.route import RouteState
+from txbroker.edge.routing.route_state import RouteState
 from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import CREDIT_BYTES
@@ -52,7 +52,7 @@ class Bench:
         self.recorder = Recorder()
         self.edge: Edge = make_edge(self.alarms, self.recorder)
         self.route = self.edge.zones.add(ROOT)
-        self.route.cuts = {}
+        self.route.learn_cuts({})
         self.authority = make_authority("", 1, *cuts)
         self.host = Host(self.authority, self.alarms)
         self.link = self.connect()
@@ -157,7 +157,7 @@ def test_split_anywhere(seed: int, largest: int) -> None:
     bench.link.pump()
 
     assert client.payloads == payloads
-    assert bench.route.sent == type(bench.route.sent)()
+    assert bench.route.queue.sent == type(bench.route.queue.sent)()
 
 
 @settings(max_examples=100, deadline=None)
@@ -210,7 +210,7 @@ def test_refused_publish_follows_the_cut() -> None:
     """What lies under a cut comes back, in order, and waits for the child's link."""
     child = ZoneCut(apex="a", epoch=1, node="n", grpc="h:2")
     bench = Bench(child)
-    bench.route.cuts = {}
+    bench.route.learn_cuts({})
     bench.edge.zones.get("a")
     client = Client(bench.edge, "c")
     below = bench.edge.zones.get("a")
@@ -224,7 +224,7 @@ def test_refused_publish_follows_the_cut() -> None:
     assert bench.authority.offset == 3
     below = bench.edge.zones.get("a")
     assert below is not None
-    assert [p.message.payload for p in below.waiting] == [b"0", b"1", b"2"]
+    assert [p.message.payload for p in below.queue.waiting] == [b"0", b"1", b"2"]
     assert len(client.acknowledged) == 3
 
 
@@ -285,11 +285,11 @@ def test_credit_stops_the_edge_not_the_answers() -> None:
     big = bytes(100_000)
     for _ in range(WINDOW // len(big) + 20):
         client.publish("x", big, 0)
-    assert bench.route.waiting
+    assert bench.route.queue.waiting
     assert len(bench.link.up) <= WINDOW + 2 * len(big)
     bench.link.pump()
 
-    assert not bench.route.waiting
+    assert not bench.route.queue.waiting
     assert bench.authority.offset == WINDOW // len(big) + 20
 
 
@@ -628,9 +628,9 @@ def test_a_short_disk_gives_no_credit() -> None:
     for _ in range(32):
         client.publish("x", b"x" * size, 1)
         bench.link.pump()
-    assert 16 == len(bench.route.waiting)
+    assert 16 == len(bench.route.queue.waiting)
 
     bench.host.is_disk_short = False
     bench.host.mark_dirty(bench.link.owner_end)
     bench.link.pump()
-    assert (bench.authority.offset, len(bench.route.waiting)) == (32, 0)
+    assert (bench.authority.offset, len(bench.route.queue.waiting)) == (32, 0)

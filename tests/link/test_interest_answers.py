@@ -45,7 +45,7 @@ class Bench:
         alarms = Alarms()
         self.edge = make_edge(alarms, Recorder())
         self.route = self.edge.zones.add(ROOT)
-        self.route.cuts = {}
+        self.route.learn_cuts({})
         self.authority = make_authority("", 1)
         self.host = SlowHost(self.authority, alarms)
         self.count = count

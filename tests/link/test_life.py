@@ -39,7 +39,7 @@ class Pair:
         self.commit = CommitRecorder()
         self.edge = make_edge(self.alarms, Recorder(), commit=self.commit)
         self.route = self.edge.zones.add(cut(apex))
-        self.route.cuts = {}
+        self.route.learn_cuts({})
         self.table = DelegationTable(apex)
         authority, self.journal = authority_of(apex, self.table, lazy=lazy)
         authority.open(1)
@@ -112,7 +112,7 @@ def test_no_cut_overtakes_a_delivery() -> None:
     pair.link.pump()
 
     assert [b"last"] == pair.client.payloads
-    assert ({"a"}, {"a"}) == (set(pair.route.cuts or ()), pair.edge.zones.get("a").claims)
+    assert ({"a"}, {"a"}) == (set(pair.route.cuts or ()), pair.edge.zones.get("a").claims.apexes)
 
 
 # -- reconnecting
@@ -230,7 +230,7 @@ def test_inherited_deliveries_come_when_they_are_claimed() -> None:
     pair.host = Host(make_authority("a"), pair.alarms)
     pair.authority.open(2, incoming)
     pair.say("a/x", b"kept")
-    pair.route.claims.add("a")
+    pair.route.claims.claim("a", is_read=False)
     pair.connect()
     pair.say("a/x", b"live")
     pair.link.pump()
@@ -274,7 +274,7 @@ def test_refusal_stops_the_stream_until_the_restart() -> None:
     assert ["1", "3", "5"] == taken(port)
     below = pair.edge.zones.get("a")
     assert below is not None
-    assert [b"2", b"4"] == [p.message.payload for p in below.waiting]
+    assert [b"2", b"4"] == [p.message.payload for p in below.queue.waiting]
     assert [1, 3, 5] == pair.client.acknowledged
 
 
@@ -293,7 +293,7 @@ def test_refusal_costs_no_credit() -> None:
         pair.link.pump()
         below = pair.edge.zones.get("a")
         assert below is not None
-        below.take_waiting()
+        below.queue.take_waiting()
         pair.edge.zones.remove(below)
         assert number + 1 == len(taken(port))
 
@@ -335,7 +335,7 @@ def test_zone_that_goes_keeps_the_edge_silent_until_its_last_words() -> None:
     assert ([b"last"], []) == (pair.client.payloads, pair.client.acknowledged)
     assert pair.edge.zones.get("a") is None
     root = pair.edge.zones.find("a/x")
-    assert [b"parked"] == [p.message.payload for p in root.waiting]
+    assert [b"parked"] == [p.message.payload for p in root.queue.waiting]
 
 
 def test_batch_of_another_epoch_takes_nothing() -> None:
@@ -395,7 +395,7 @@ def test_nothing_is_taken_under_pressure() -> None:
     for number in range(WINDOW // 100_000 + 5):
         pair.client.publish("x", b"%06d" % number + bytes(100_000))
     pair.link.pump()
-    before = (len(pair.route.waiting) > 0, taken(port), pair.client.acknowledged)
+    before = (len(pair.route.queue.waiting) > 0, taken(port), pair.client.acknowledged)
     pair.host.pressure.lower("busy")
     pair.host.mark_dirty(pair.link.owner_end)
     pair.link.pump()

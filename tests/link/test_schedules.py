@@ -60,7 +60,7 @@ class Site:
         self.commit = CommitRecorder()
         self.edge: Edge = make_edge(self.alarms, Recorder(), name, self.commit)
         self.route: Route = self.edge.zones.add(cut(""))
-        self.route.cuts = {}
+        self.route.learn_cuts({})
         self.filters = FILTERS[name]
         self.got: list[tuple[int, str, bytes]] = []
         self.sent: dict[int, bytes] = {}
@@ -74,7 +74,7 @@ class Site:
         self.client.subscribe(*[(topic_filter, 0) for topic_filter in self.filters])
 
     def on_runs(self, route: Route, runs: list[Run]) -> None:
-        if not route.read:  # else they come one by one
+        if not route.claims.read:  # else they come one by one
             for run in runs:
                 for index in range(run.count):
                     self.note(run.message(index), run.offset(index))
@@ -134,7 +134,7 @@ class Site:
     def processed(self) -> int:
         """Offsets that the owner need not keep for this edge."""
         route = self.route
-        known = [route.position, *route.claiming.values()]
+        known = [route.position, *route.claims.claiming.values()]
         return min((0 if position is None else position.offset for position in known), default=0)
 
 

@@ -70,7 +70,7 @@ class Owner:
     def publish(self, *payloads: bytes) -> bytes:
         """The bytes that these publishes come as."""
         end, run = self.bench.link.edge_end, a_run(self.bench.edge.router, *payloads)
-        return sent(self.bench.edge.publisher.sender_of(self.bench.route), end, run)
+        return sent(self.bench.route.sender(), end, run)
 
     def deliver(self, *payloads: bytes) -> bytes:
         """The bytes that these deliveries come as."""
@@ -156,14 +156,14 @@ def test_a_header_is_not_known_behind_qos1_of_its_batch() -> None:
 def test_nothing_overtakes_what_waits_in_an_edge() -> None:
     bench = Bench()
     client = Client(bench.edge, "c")
-    assert bench.edge.publisher.sender_of(bench.route) is not None
+    assert bench.route.sender() is not None
     client.publish("x", b"1", 0)
-    assert bench.edge.publisher.sender_of(bench.route) is None
+    assert bench.route.sender() is None
     bench.link.pump()
-    assert bench.edge.publisher.sender_of(bench.route) is not None
+    assert bench.route.sender() is not None
 
     bench.link.edge_end.lost()
-    assert bench.edge.publisher.sender_of(bench.route) is None
+    assert bench.route.sender() is None
 
 
 def test_nothing_overtakes_what_waits_for_an_edge() -> None:
@@ -213,7 +213,7 @@ def test_bytes_that_go_past_the_ends_use_up_credit_and_get_it_back() -> None:
         link.pump()
 
     lost = 0
-    while owner.bench.edge.publisher.sender_of(owner.bench.route) is not None:
+    while owner.bench.route.sender() is not None:
         owner.publish(bytes(size))
         lost += size
     assert WINDOW - CREDIT_BYTES - size < lost <= WINDOW + size

@@ -21,7 +21,8 @@ from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 from txbroker.delegation.delegation_table import Delegation
 from txbroker.directory.session_ownership import FrozenSession
-from txbroker.edge.routing.route import InDoubt, RouteState
+from txbroker.edge.routing.publication import InDoubt
+from txbroker.edge.routing.route_state import RouteState
 from txbroker.link.link_server import LinkServer
 from txbroker.model.errors import InvariantBroken
 from txbroker.model.log_position import JournalId, LogPosition
@@ -64,6 +65,14 @@ def table(node: Any) -> Any:
 
 def route(node: Any) -> Any:
     return node.edge.zones.get("z")
+
+
+def waiting(node: Any) -> Any:
+    return route(node).queue
+
+
+def claims(node: Any) -> Any:
+    return route(node).claims
 
 
 def session(node: Any) -> Any:
@@ -149,17 +158,17 @@ PLANTS: dict[str, Plant] = {
     "lives after the present one": Plant(
         30, lambda n: n.standing, lambda s: {"_state": attrs.evolve(s._state, lives=(99,))}
     ),
-    "online without a port": Plant(2, route, lambda r: {"port": None}),
-    "a port, and not online": Plant(2, route, lambda r: {"state": RouteState.IDLE}),
+    "online without a port": Plant(2, route, lambda r: {"_port": None}),
+    "a port, and not online": Plant(2, route, lambda r: {"_state": RouteState.IDLE}),
     "a doubt about nothing": Plant(
-        2, route, lambda r: {"doubts": [InDoubt(key=("e", 1, "z", 1), first=1, publications=())]}
+        2, waiting, lambda q: {"_doubts": [InDoubt(key=("e", 1, "z", 1), first=1, publications=())]}
     ),
-    "bytes that nobody sent": Plant(34, route, lambda r: {"waiting_size": 1}),
-    "awaited, not claimed": Plant(13, route, lambda r: {"claiming": {"z/q": None}}),
+    "bytes that nobody sent": Plant(34, waiting, lambda q: {"_waiting_size": 1}),
+    "awaited, not claimed": Plant(13, claims, lambda c: {"claiming": {"z/q": None}}),
     "a position that was lost": Plant(
         6,
         lambda n: n.edge.zones.get(""),
-        lambda r: {"position": attrs.evolve(r.position, offset=-1)},
+        lambda r: {"_position": attrs.evolve(r.position, offset=-1)},
     ),
     "sent before it is durable": Plant(
         17,

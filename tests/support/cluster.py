@@ -344,8 +344,14 @@ class Cluster:
             lines.append(f"== {name}")
             for route in node.edge.zones:
                 place = f"{route.apex!r} {route.cut and (route.cut.node, route.cut.epoch)}"
-                shown = ("filters", "claims", "has_news", "is_ending", "position", "requests")
-                state = {key: getattr(route, key) for key in shown}
+                interest = route.interest
+                state = {
+                    "filters": interest.filters,
+                    "claims": route.claims.apexes,
+                    "has_news": route.has_news,
+                    "position": route.position,
+                    "requests": interest.requests,
+                }
                 cuts = route.cuts and sorted(route.cuts)
                 lines.append(f"  route {place} {route.state.name} cuts={cuts} {state}")
             for session in node.edge.clients.sessions.values():

@@ -19,7 +19,8 @@ from tests.support.recorders import (
 )
 from txbroker.core import Flows, Router, Run
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
@@ -27,6 +28,12 @@ from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Connect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from txbroker.runtime.backpressure import Backpressure
+
+
+def forget_cuts(route: Route) -> None:
+    """Nobody has told the zone's cuts."""
+    route._changes.note(route.apex)
+    route._cuts = None
 
 
 class Client:
@@ -205,7 +212,7 @@ class EdgeBench:
     def know(self, apex: str, *below: str) -> None:
         """The zone's cuts become known, quietly."""
         route = self.route(apex)
-        route.cuts = {known: cut(known) for known in below}
+        route.learn_cuts({known: cut(known) for known in below})
         for known in below:
             self.edge.zones.add(cut(known))
 
@@ -233,7 +240,7 @@ class EdgeBench:
     def answer(self, apex: str, topic_filter: str, *retained: str) -> None:
         """The owner answers the oldest open request for the filter; `topic=payload` each."""
         route = self.route(apex)
-        request = next(r for r, (f, _) in route.requests.items() if f == topic_filter)
+        request = next(r for r, (f, _) in route.interest.requests.items() if f == topic_filter)
         pairs = (one.partition("=") for one in retained)
         messages = [Message(topic, payload.encode(), 1, True) for topic, _, payload in pairs]
         at = 0 if route.position is None else route.position.offset

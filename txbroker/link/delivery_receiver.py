@@ -14,7 +14,8 @@ from functools import partial
 
 from txbroker.core import LinkReader, Run
 from txbroker.delegation.peer_checks import MOST_NUMBER
-from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import (
     CREDIT_BYTES,
@@ -57,6 +58,7 @@ class DeliveryReceiver:
         packet_reader.most = CREDIT_BYTES
         self._edge = edge
         self._route = route
+        self._claims_here = route.claims
         self._pressure = pressure
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
         self._waiting: deque[Callable[[], None]] = deque()
@@ -218,7 +220,7 @@ class DeliveryReceiver:
 
     def _may_take(self) -> bool:
         """True if live messages of QoS 0 may go to clients at once."""
-        return not (self._waiting or self._pressure.active or self._route.read)
+        return not (self._waiting or self._pressure.active or self._claims_here.read)
 
     def _leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
         """Deliver the run to the sessions that could not get it directly."""
@@ -252,17 +254,17 @@ class DeliveryReceiver:
 
     def _on_delivery(self, message: Message, offset: int) -> None:
         self._consumed += message.size
-        if offset and self._route.claiming:
+        if offset and self._claims_here.claiming:
             position = StreamPosition(epoch=self.epoch, offset=offset)
-            self._route.note_processed(message.topic, position)
+            self._claims_here.note_processed(message.topic, position)
         self._edge.on_message(self._route, message, offset)
 
     def _on_deliveries(self, run: Run) -> None:
         self._consumed += run.size
-        if run.qos and self._route.claiming:
+        if run.qos and self._claims_here.claiming:
             for index, topic in enumerate(run.topics()):
                 position = StreamPosition(epoch=self.epoch, offset=run.offset(index))
-                self._route.note_processed(topic, position)
+                self._claims_here.note_processed(topic, position)
         self._edge.on_runs(self._route, [run])
 
     def _on_retained(self, message: Message) -> None:
@@ -275,5 +277,5 @@ class DeliveryReceiver:
 
     def _look_at_answer(self) -> None:
         if not self._retained_due:
-            self._edge.on_reached(self._route, self._answer_offset)
+            self._route.reach(self._answer_offset)
             self._edge.interests.on_answer(self._route, self._request, self._answer_offset, ())

@@ -28,7 +28,7 @@ from txbroker.delegation.peer_checks import (
 from txbroker.delegation.state.lost_root import checked_root, root_to_wire
 from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.delegation.state.node_state import KnownRoot
-from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.formats import LinkFormats
 from txbroker.link.link_client import LinkClient
@@ -109,10 +109,9 @@ class Dialer:
 
     def resolve(self, route: Route) -> None:
         """Ask the node of `route.cut` for the cuts of its zone."""
-        if route.resolving or route.cut is None or route.is_local:
-            return
-        route.resolving = True
-        self._tasks.start(self._resolve(route, route.cut))
+        cut = route.begin_question()
+        if cut is not None:
+            self._tasks.start(self._resolve(route, cut))
 
     def connect(self, route: Route) -> None:
         """Connect to the owner, and retry while the route is needed."""
@@ -142,7 +141,7 @@ class Dialer:
         if reply.answer == control_pb2.ResolveReply.NOT_AUTHORITATIVE:
             is_over = reply.zone.apex != route.apex or reply.zone.epoch >= route.epoch
             if is_over and route.port is None and route.apex:
-                route.resolving = False
+                route.end_question()
                 self._edge.cuts.on_gone(route, is_whole=False)
             else:
                 self._edge.on_unresolved(route)
@@ -186,10 +185,10 @@ class Dialer:
             # A call that has just failed swallows the cancellation by `disconnect`. Without this
             # check the task would dial on for a forgotten zone, and would block the zone's present
             # route for ever.
-            while self._is_dialed_here(route) and route.is_needed and route.cut is not None:
-                self._edge.on_connecting(route)
+            while self._is_dialed_here(route) and route.is_dialable:
+                route.dial()
                 try:
-                    await self._one_link(route, route.cut)
+                    await self._one_link(route)
                     pause = FIRST_PAUSE
                 except ZoneGone:
                     self._dials.pop(route, None)
@@ -204,14 +203,15 @@ class Dialer:
         finally:
             if self._is_dialed_here(route):
                 del self._dials[route]
-        if route.state is not RouteState.ONLINE:
-            route.state = RouteState.IDLE
+        route.rest()
 
     def _is_dialed_here(self, route: Route) -> bool:
         return self._dials.get(route) is asyncio.current_task()
 
-    async def _one_link(self, route: Route, cut: ZoneCut) -> None:
+    async def _one_link(self, route: Route) -> None:
         """Run one link from its opening to its end."""
+        cut = route.cut
+        assert cut is not None  # as the route is dialable
         address, token = await self._ask(route, cut)
         if not self._is_dialed_here(route):
             # A call that has just been answered swallows the cancellation by `disconnect`.

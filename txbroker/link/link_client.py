@@ -16,8 +16,9 @@ from txbroker.core import LinkReader, Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Publication
-from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.stored_outbox import OutboxEntry
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.delivery_receiver import DeliveryReceiver
 from txbroker.link.frames import (
@@ -82,7 +83,7 @@ class LinkClient:
         edge.interests.refresh()
         edge.interests.bring_up(route)
         position = route.position
-        self._told = (set(route.filters), set(route.claims))
+        self._told = (set(route.interest.filters), set(route.claims.apexes))
         hello = link_pb2.Hello(
             version=LINK_VERSION,
             token=token,
@@ -91,8 +92,8 @@ class LinkClient:
             zone=route.apex,
             epoch=position.epoch if position is not None else 0,
             position=position.offset if position is not None else 0,
-            filters=sorted(route.filters),
-            claims=self._claims(route.claims),
+            filters=sorted(route.interest.filters),
+            claims=self._claims(route.claims.apexes),
             in_doubt=[mark_to_wire(key, 0) for key in edge.keys_in_doubt(route.apex)],
             stream=self._live.number,
             publishers=edge.interests.wants_publishers,
@@ -313,7 +314,7 @@ class LinkClient:
             case "online":
                 self._on_online(frame.online)
             case "reached":
-                self._edge.on_reached(self._route, frame.reached.offset)
+                self._route.reach(frame.reached.offset)
             case "claimed":
                 self._complete(frame.claimed.apexes)
             case "cut":
@@ -343,15 +344,16 @@ class LinkClient:
         known = self._route.position
         if known is not None and known.epoch != welcome.epoch:
             # The owner sends all records of its present epoch.
-            self._route.position = StreamPosition(epoch=welcome.epoch, offset=0)
+            self._route.begin_part(welcome.epoch)
         self._marks = {key_from_mark(mark): mark.sequence for mark in welcome.marks}
 
     def _on_online(self, online: link_pb2.Online) -> None:
         self._word.online()
         if online.missed and self._route.position is not None:
             self._counters.add("link.missed", online.missed)
-        if self._told != (self._route.filters, self._route.claims):
-            self._route.has_news = True  # changed since Hello
+        route = self._route
+        if self._told != (route.interest.filters, route.claims.apexes):
+            route.note_news()  # changed since Hello
         position = StreamPosition(epoch=self._word.epoch, offset=online.offset)
         self._edge.on_online(
             self._route,

@@ -12,6 +12,7 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.edge.sessions.session_store import SessionStore
@@ -69,7 +70,7 @@ class EdgeRole:
         )
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
-        ground.sockets.wire_owners(self.edge.publisher.sender_of)
+        ground.sockets.wire_owners(Route.sender)
         self.reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
         self.members = self._build_members()

@@ -136,7 +136,7 @@ class SysValues:
         values["txbroker/interests/pending"] = str(sum(pending.values()))
         for route in edge.zones:
             if route.is_needed or route.port is not None:
-                values[f"txbroker/links/{route.apex or '(root)'}/state"] = route.state.value
+                values[f"txbroker/links/{route.apex or '(root)'}/state"] = route.state.told
         for name, count in edge.counters.snapshot().items():
             values[f"txbroker/count/{name}"] = str(count)
         for size in self._sizes():

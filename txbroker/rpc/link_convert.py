@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.v1 import link_pb2, types_pb2

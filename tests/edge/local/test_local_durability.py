@@ -108,7 +108,7 @@ def test_claim_is_finished_when_it_was_made() -> None:
     assert peer is not None
 
     assert (["Suback"], ["1", "2"]) == (before, client.got())
-    assert ({}, {}, {}) == (peer.unclaimed, peer.claiming, bench.route("").claiming)
+    assert ({}, {}, {}) == (peer.unclaimed, peer.claiming, bench.route("").claims.claiming)
 
 
 def test_runs_that_become_durable_together() -> None:

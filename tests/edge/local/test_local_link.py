@@ -110,7 +110,7 @@ def test_publishes_wait_while_a_subtree_is_handed_over() -> None:
 
     assert ([], []) == parked
     assert ["Puback"] == client.got()
-    assert [b"1", b"3"] == [p.message.payload for p in bench.route("a").waiting]
+    assert [b"1", b"3"] == [p.message.payload for p in bench.route("a").queue.waiting]
     assert [("other edge", "cut", "a", 1), ("other edge", "deliver", 1, "2")] == [
         event for event in bench.events if event[1] in ("cut", "deliver")
     ]
@@ -143,7 +143,7 @@ def test_topic_below_a_cut_goes_to_the_child() -> None:
     client = Client(bench, "c")
     client.publish("a/x", "1")
 
-    assert [b"1"] == [p.message.payload for p in bench.route("a").waiting]
+    assert [b"1"] == [p.message.payload for p in bench.route("a").queue.waiting]
     assert ("resolve", "a") in bench.events
 
 
@@ -227,7 +227,7 @@ def test_publishes_that_wait_for_the_earlier_owner_come_first() -> None:
     bench.open(watched="a/#")
     client.publish("a/x", "3")
 
-    assert [b"2"] == [p.message.payload for p in bench.route("").waiting]
+    assert [b"2"] == [p.message.payload for p in bench.route("").queue.waiting]
     assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "3")] == [
         event for event in bench.events if "deliver" in event
     ]
@@ -344,3 +344,18 @@ def test_qos0_takes_each_step_where_something_is_in_its_way(
     hinder(bench)
     assert not bench.own.pass_on(a_run(core, publish(b"x", b"1")))
     assert [] == bench.client.got()
+
+
+def test_link_to_an_earlier_owner_ends_when_the_zone_opens_here() -> None:
+    """What it left unanswered is asked of this node's marks, and is sent to its own zone."""
+    bench = OwnBench("a", "a")
+    client = Client(bench, "c")
+    port = bench.online("a")
+    client.publish("a/x", "1")
+    port.close = lambda reason: bench.lose("a")  # type: ignore[method-assign]
+    before = client.got()
+    bench.open(2)
+
+    assert ([], ["Puback"]) == (before, client.got())
+    assert bench.route("a").is_local
+    assert bench.own is bench.route("a").port

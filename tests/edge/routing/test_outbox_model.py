@@ -41,7 +41,7 @@ from txbroker.core import PacketWriter, Router
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.store.outbox_store import OutboxFiles
@@ -571,7 +571,7 @@ class Machine(RuleBasedStateMachine):
             self._answer(route)
         elif not route.is_needed:
             del self.wanted[route]
-            route.state = RouteState.IDLE if route.port is None else route.state
+            route.rest()
         else:
             self._dial(route)
 
@@ -590,7 +590,7 @@ class Machine(RuleBasedStateMachine):
 
     def _dial(self, route: Route) -> None:
         owner = self.owners[route.apex]
-        self.edge.on_connecting(route)
+        route.dial()
         if owner.is_alive and owner.authority.serving:
             del self.wanted[route]
             self.links[route] = link = Link(self.edge, route, owner.host)
@@ -798,7 +798,7 @@ class Machine(RuleBasedStateMachine):
             all(client.is_done for client in self.clients)
             and self.disk.is_quiet
             and not self.is_work_due
-            and not any(route.is_draining for route in self.edge.zones)
+            and not any(route.queue.is_draining for route in self.edge.zones)
             and all(owner.authority.is_settled for owner in self.owners.values())
         )
 
@@ -822,7 +822,7 @@ class Machine(RuleBasedStateMachine):
             shown = ("waiting", "doubts", "is_behind_outbox", "held_by", "is_draining", "cuts")
             state = {name: getattr(route, name) for name in shown}
             lines.append(f"{route.apex!r} {route.state} {route.port} {state}")
-            for drain in route.drains:
+            for drain in route.queue.drains:
                 lines.append(f"   {vars(drain)}")
         lines += [str((c.name, c.is_here, c._open, c._released)) for c in self.clients]
         return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support.clock import Clock
+from tests.support.edge_bench import forget_cuts
 from tests.support.keeping import CommitRecorder
 from tests.support.outboxes import MemoryOutboxes
 from tests.support.recorders import (
@@ -25,7 +26,8 @@ from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.publication import InDoubt, Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import SessionLimits
@@ -74,7 +76,7 @@ class Bench:
     def know(self, apex: str) -> Route:
         """A zone whose cuts are known."""
         route = self.zones.add(cut(apex))
-        route.cuts = {}
+        route.learn_cuts({})
         return route
 
     def route(self, apex: str) -> Route:
@@ -86,16 +88,14 @@ class Bench:
         """The owner is online; its events begin with the apex."""
         route = self.route(apex)
         port = OwnerRecorder(self.events, apex)
-        route.port = port
-        route.state = RouteState.ONLINE
-        told = {doubt.key: 0 for doubt in route.doubts}
+        route.connect(port, StreamPosition(epoch=1, offset=0))
+        told = {doubt.key: 0 for doubt in route.queue.doubts}
         self.publisher.on_marks(route, told | (marks or {}))
         return port
 
     def lose(self, apex: str, key: MarkKey = KEY) -> None:
         route = self.route(apex)
-        route.port = None
-        route.state = RouteState.CONNECTING
+        route.lose()
         self.publisher.on_lost(route, key)
 
     def publish(self, *sayings: str, qos: int = 1) -> None:
@@ -105,7 +105,7 @@ class Bench:
             self.publisher.publish(Publication(Message(topic, payload.encode(), qos)))
 
     def waiting(self, apex: str) -> list[str]:
-        return payloads(p.message for p in self.route(apex).waiting)
+        return payloads(p.message for p in self.route(apex).queue.waiting)
 
 
 def client(name: str = "c") -> tuple[Session, SinkRecorder]:
@@ -168,7 +168,7 @@ def test_publish_waits_for_credit_and_goes_in_order() -> None:
 def test_zone_with_unknown_cuts_is_asked_first() -> None:
     """The walk: ask for the cuts, then connect where the publish belongs."""
     bench = Bench("a")
-    bench.route("").cuts = None
+    forget_cuts(bench.route(""))
     bench.publish("x=1", "a/x=2")
 
     assert [("resolve", ""), ("connect", "a")] == bench.events
@@ -211,7 +211,7 @@ def test_refusal_says_what_was_taken_before_it() -> None:
 
     assert [Puback(1), Puback(2)] == sink.events
     route = bench.route("")
-    assert route.first_sequence + len(route.sent) == 3
+    assert route.queue.first_sequence + len(route.queue.sent) == 3
 
 
 def test_refusal_without_a_cut_is_tried_again() -> None:
@@ -303,8 +303,7 @@ def test_hold_goes_over_to_whoever_inherits_the_doubts() -> None:
     bench.lose("a")
     gone = bench.route("a")
     bench.zones.remove(gone)
-    bench.route("").doubts.extend(gone.doubts)
-    gone.doubts = []
+    bench.route("").queue.add_doubts(gone.queue.take_doubts())
     bench.publisher.forget(gone, bench.route(""))
     before = publishes(take(bench.events))
     bench.connect("")
@@ -322,7 +321,7 @@ def test_zone_that_is_gone_without_doubts_holds_nothing() -> None:
     bench.publisher.hold_below(bench.route("a"), bench.route("a/b"))
     bench.connect("a/b")
     bench.publish("a/b/x=2")
-    bench.route("a").sent.clear()
+    bench.route("a").queue.take_sent()
     bench.publisher.forget(bench.route("a"), bench.route(""))
 
     assert [("a", "1"), ("a/b", "2")] == publishes(bench.events)
@@ -359,7 +358,8 @@ def test_doubts_of_several_streams_are_settled_in_order() -> None:
     bench.connect("")
     bench.publish("x=3", "x=4")
     bench.lose("")
-    bench.route("").doubts.insert(0, doubt)
+    queue = bench.route("").queue
+    queue.add_doubts([doubt, *queue.take_doubts()])
     take(bench.events)
     bench.connect("", {below: 7})
 
@@ -372,7 +372,8 @@ def test_publish_waits_behind_what_is_in_doubt() -> None:
     bench.connect("")
     bench.publish("x=1")
     bench.lose("")
-    bench.route("").port = OwnerRecorder(bench.events, "")
+    port = OwnerRecorder(bench.events, "")
+    bench.route("").connect(port, StreamPosition(epoch=1, offset=0))
     take(bench.events)
     bench.publish("x=2")
     before = publishes(bench.events)
@@ -402,7 +403,7 @@ def test_nothing_overtakes_what_is_in_doubt() -> None:
     bench.publish("x=2", "a/x=3")
     take(bench.events)
     route = bench.route("")
-    route.port = OwnerRecorder(bench.events, "")
+    route.connect(OwnerRecorder(bench.events, ""), StreamPosition(epoch=1, offset=0))
     bench.know("a")
     bench.publisher.hold_below(route, bench.route("a"))
     bench.publisher.on_marks(route, {KEY: 0})

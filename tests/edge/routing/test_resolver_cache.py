@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.recorders import OwnerRecorder, cut
 from txbroker.core import Router
 from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.model.topics import is_within
 
 
@@ -24,7 +25,7 @@ def tell(zones: ResolverCache, apex: str, *below: str) -> None:
     """The zone's node names all its cuts."""
     route = zones.get(apex)
     assert route is not None
-    route.cuts = {known: cut(known) for known in below}
+    route.learn_cuts({known: cut(known) for known in below})
 
 
 def covered(zones: ResolverCache, topic_filter: str) -> list[str]:
@@ -215,13 +216,13 @@ def test_zone_that_nobody_needs_makes_room() -> None:
     zones = map_of("a", "b", limit=3)
     used = zones.get("a")
     assert used is not None
-    used.port = OwnerRecorder()
+    used.connect(OwnerRecorder(), StreamPosition(epoch=1, offset=0))
     zones.add(cut("c"))
 
     assert ["", "a", "c"] == [route.apex for route in zones]
     wanted = zones.get("c")
     assert wanted is not None
-    wanted.filters.add("c/#")
+    wanted.interest.add("c/#")
     zones.add(cut("d"))  # all are needed: a zone in use is worth more than the limit
 
     assert ["", "a", "c", "d"] == [route.apex for route in zones]
@@ -257,6 +258,6 @@ def test_cover_of_a_topic_is_its_zone_when_all_is_known(apexes: set[str], topic:
     zones = map_of(*apexes)
     for route in zones:
         known = [a for a in apexes if a != route.apex and zones.enclosing(a) is route]
-        route.cuts = {a: cut(a) for a in known}
+        route.learn_cuts({a: cut(a) for a in known})
 
     assert [zones.find(topic).apex] == covered(zones, topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.edge_bench import Client, EdgeBench
+from tests.support.edge_bench import Client, EdgeBench, forget_cuts
 from tests.support.recorders import ConnectorRecorder
 from txbroker.edge.routing.route import Route
 
@@ -15,8 +15,7 @@ class Nobody(ConnectorRecorder):
         self.open: list[Route] = []
 
     def resolve(self, route: Route) -> None:
-        if not route.resolving:
-            route.resolving = True
+        if route.begin_question() is not None:
             self.open.append(route)
 
 
@@ -28,7 +27,7 @@ class Cold(EdgeBench):
         self.nobody = Nobody()
         self.edge._connector = self.nobody
         self.edge.publisher._connector = self.nobody
-        self.route("").cuts = None
+        forget_cuts(self.route(""))
         self.client = Client(self, "c")
         self.asked = 0
 

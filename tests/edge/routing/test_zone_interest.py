@@ -31,7 +31,7 @@ def maps(draw: st.DrawFn) -> ResolverCache:
         near = [apex for apex in below if zones.enclosing(apex) is route]
         told = draw(st.sampled_from([None, near, below]))
         if told is not None:
-            route.cuts = {a: cut(a) for a in told if draw(st.integers(0, 4))}
+            route.learn_cuts({a: cut(a) for a in told if draw(st.integers(0, 4))})
     return zones
 
 

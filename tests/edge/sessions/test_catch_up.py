@@ -7,7 +7,7 @@ import pytest
 from tests.edge.routing.test_publisher import LIMIT, Bench, client, from_client, publishes
 from txbroker.edge.routing.client_backpressure import CONGESTED, HOPE
 from txbroker.edge.routing.publication import Publication
-from txbroker.edge.routing.route import QOS0_WAITING
+from txbroker.edge.routing.publisher import QOS0_WAITING
 from txbroker.mqtt.wire.message import Message
 
 # -- owners that cannot be reached
@@ -31,7 +31,7 @@ def test_qos0_is_dropped_for_an_unreachable_owner() -> None:
 def test_zone_that_nobody_knows_is_unreachable() -> None:
     """Without an address there is nobody to ask; what may wait waits for one."""
     bench = Bench()
-    bench.route("").cut = None
+    bench.route("").learn_cut(None)
     bench.publish("x=1", qos=0)
     bench.publish("x=2")
 
@@ -45,11 +45,11 @@ def test_qos0_waits_for_a_first_link_within_limits() -> None:
     message = Message("x", bytes(QOS0_WAITING // 4))
     for _ in range(8):
         bench.publisher.publish(Publication(message))
-    hopeful = len(bench.route("").waiting)
+    hopeful = len(bench.route("").queue.waiting)
     bench.clock.advance(HOPE)
     bench.publisher.publish(Publication(message))
 
-    assert (8, 8) == (hopeful, len(bench.route("").waiting))
+    assert (8, 8) == (hopeful, len(bench.route("").queue.waiting))
     assert {"publish.dropped.connecting": 1} == bench.counters.snapshot()
 
 
@@ -127,4 +127,8 @@ def test_backlog_counts_what_waits() -> None:
     bench.connect("")
 
     assert held == sum(sizes)
-    assert (0, 0, 0) == (session.held_size, bench.zones.backlog.size, bench.route("a").waiting_size)
+    assert (0, 0, 0) == (
+        session.held_size,
+        bench.zones.backlog.size,
+        bench.route("a").queue.waiting_size,
+    )

@@ -34,7 +34,7 @@ from tests.support.recorders import OwnerRecorder, SinkRecorder, take
 from txbroker.core import Router
 from txbroker.core.reference import packet_writer, router
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions import catch_up, journal_read_cache
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
 from txbroker.model.log_position import JournalId
@@ -284,7 +284,7 @@ class Machine(RuleBasedStateMachine):
         wanted = [
             (offset, records[offset])
             for offset in offsets
-            if any(matches(one, records[offset].topic) for one in route.filters)
+            if any(matches(one, records[offset].topic) for one in route.interest.filters)
         ]
         for is_kept, group in groupby(wanted, key=lambda one: one[1].qos > 0):
             those = list(group)
@@ -599,5 +599,7 @@ def test_all_filters_are_told_after_a_crash_amid_a_subscribe() -> None:
     machine.sync()
     machine.crash()
     for apex in ZONES:
-        assert machine.bench.route(apex).filters == {"#", "+/x"} | (set() if apex else {"x"})
+        assert machine.bench.route(apex).interest.filters == {"#", "+/x"} | (
+            set() if apex else {"x"}
+        )
     machine.teardown()

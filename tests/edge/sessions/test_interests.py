@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.edge_bench import Client, EdgeBench
+from tests.support.edge_bench import Client, EdgeBench, forget_cuts
 from tests.support.recorders import cut
 
 
@@ -40,7 +40,7 @@ def test_every_zone_that_the_filter_touches_is_asked() -> None:
 def test_zone_that_is_not_connected_is_brought_on() -> None:
     """Asked for its cuts where they are not known, connected where they are."""
     bench = EdgeBench("a")
-    bench.route("").cuts = None
+    forget_cuts(bench.route(""))
     bench.edge.interests.refresh()
     client = Client(bench, "c")
     client.subscribe("a/x", "x")
@@ -52,7 +52,7 @@ def test_zone_that_is_not_connected_is_brought_on() -> None:
 def test_walk_asks_zone_after_zone() -> None:
     """An answer of the resolver moves the want to the zones below."""
     bench = EdgeBench()
-    bench.route("").cuts = None
+    forget_cuts(bench.route(""))
     client = Client(bench, "c")
     client.subscribe("a/b/x")
     bench.edge.on_resolved(bench.route(""), cut(""), [cut("a")], 30)
@@ -66,7 +66,7 @@ def test_walk_asks_zone_after_zone() -> None:
         dict.fromkeys(event for event in walk if event[0] == "resolve")
     )
     assert [("connect", "a/b")] == [event for event in walk if event[0] == "connect"][-1:]
-    assert set() == bench.route("a").filters
+    assert set() == bench.route("a").interest.filters
     assert ["a/b"] == [event[0] for event in bench.take() if "add" in event]
     bench.answer("a/b", "a/b/x", "a/b/x=1")
     assert ["Suback", "r:1"] == client.got()
@@ -123,8 +123,11 @@ def test_interest_moves_below_a_new_cut() -> None:
 
     bench.edge.cuts.on_cut(bench.route(""), cut("a"))
 
-    assert ({"#"}, {"#", "a/x"}) == (bench.route("").filters, bench.route("a").filters)
-    assert {"a"} == bench.route("a").claims
+    assert ({"#"}, {"#", "a/x"}) == (
+        bench.route("").interest.filters,
+        bench.route("a").interest.filters,
+    )
+    assert {"a"} == bench.route("a").claims.apexes
     assert ("", "sync", ["#"], []) in bench.take()
     bench.online("a")
     assert ("a", "sync", ["#", "a/x"], ["a"]) in bench.take()
@@ -228,7 +231,7 @@ def test_end_of_a_cut_waits_for_the_childs_last_words() -> None:
     assert still
     assert bench.edge.zones.get("a") is None
     assert ["Suback", "last"] == client.got()
-    assert {"a/x"} == bench.route("").filters
+    assert {"a/x"} == bench.route("").interest.filters
 
 
 def test_end_of_an_older_epoch_changes_nothing() -> None:
@@ -257,9 +260,14 @@ def test_zone_that_was_granted_again_meanwhile_is_not_forgotten() -> None:
     bench.edge.cuts.on_gone(old, is_whole=True)
     new = bench.route("a")
 
-    assert (True, 3, {"a/x"}, {"a"}) == (new is not old, new.epoch, new.filters, new.claims)
-    assert set() == bench.route("").filters
-    assert [b"in flight"] == [p.message.payload for p in new.waiting]
+    assert (True, 3, {"a/x"}, {"a"}) == (
+        new is not old,
+        new.epoch,
+        new.interest.filters,
+        new.claims.apexes,
+    )
+    assert set() == bench.route("").interest.filters
+    assert [b"in flight"] == [p.message.payload for p in new.queue.waiting]
     assert ("resolve", "a") in bench.take()
 
 
@@ -272,10 +280,10 @@ def test_interest_stays_where_it_is_while_the_zone_above_is_not_known() -> None:
     client = Client(bench, "c")
     client.subscribe("#")
     bench.take()
-    bench.route("a").cuts = None
+    forget_cuts(bench.route("a"))
     bench.edge.interests.refresh()
 
-    assert "#" in bench.route("a/b").filters
+    assert "#" in bench.route("a/b").interest.filters
     assert ("a/b", "sync", [], []) not in bench.take()
 
 
@@ -286,7 +294,10 @@ def test_filter_that_nobody_wants_any_more_leaves_with_the_next_change() -> None
     client.subscribe("a/x")
     client.unsubscribe("a/x")
 
-    assert (set(), {}) == (bench.route("a").filters, bench.edge.interests.pending_by_zone())
+    assert (set(), {}) == (
+        bench.route("a").interest.filters,
+        bench.edge.interests.pending_by_zone(),
+    )
 
 
 def test_interest_below_a_zone_that_goes_stands() -> None:
@@ -326,7 +337,7 @@ def test_zone_that_its_parent_knows_no_more_is_forgotten() -> None:
 
     known = {route.apex: route.epoch for route in bench.edge.zones}
     assert known == {"": 1, "a/b": 2, "c": 1}
-    waiting = {route.apex: len(route.waiting) for route in bench.edge.zones}
+    waiting = {route.apex: len(route.queue.waiting) for route in bench.edge.zones}
     assert waiting == {"": 1, "a/b": 1, "c": 1}
 
 

@@ -128,7 +128,7 @@ def test_owner_that_nothing_else_is_wanted_of_is_connected_for_its_marks() -> No
     look(bench)
 
     assert needed and connected
-    assert not bench.route("").has_marks
+    assert not bench.route("")._has_marks
 
 
 def test_places_of_a_session_that_left_are_kept_until_its_move_is_resolved() -> None:

@@ -68,7 +68,9 @@ def is_right(bench: EdgeBench) -> bool:
     for route in bench.edge.zones:
         expected = {f for f, routes in cover.items() if route in routes}
         is_dim = any(above.cuts is None for above in bench.edge.zones.above(route.apex))
-        if not (expected <= route.filters if is_dim else expected == route.filters):
+        if not (
+            expected <= route.interest.filters if is_dim else expected == route.interest.filters
+        ):
             return False
     return True
 
@@ -100,14 +102,14 @@ def test_cut_costs_the_filters_that_meet_it() -> None:
         mock.patch("txbroker.edge.sessions.interests.wanted", noted),
     ):
         bench.edge.cuts.on_cut(bench.route(""), cut("new"))
-        assert {"+/y", "new/z"} == bench.route("new").filters
+        assert {"+/y", "new/z"} == bench.route("new").interest.filters
         assert ["new"] == [route.apex for route in taken]
         bench.edge.cuts.on_gone(bench.route("new"), is_whole=True)
         bench.edge.on_resolved(bench.route("z7"), cut("z7"), [cut("z7/x")], 30)
 
     # Each look sees a filter at the most: some four looks for each change, at `new` and in `z7/x`.
     assert len(seen) < 50
-    assert {"+/y", *(f"z7/x/{n}" for n in range(5))} >= bench.route("z7").filters
+    assert {"+/y", *(f"z7/x/{n}" for n in range(5))} >= bench.route("z7").interest.filters
     assert is_right(bench)
 
 
@@ -161,7 +163,7 @@ def test_many_zones_are_worked_off_in_turns() -> None:
     for topic_filter in ("+/x", "z3/y"):
         bench.answer("", topic_filter)
     learn(bench, *zones(50))
-    before = sum(bool(bench.route(apex).filters) for apex in zones(50))
+    before = sum(bool(bench.route(apex).interest.filters) for apex in zones(50))
     turns = work_off(bench)
 
     assert before < 10 < turns < 100
@@ -174,7 +176,7 @@ def test_no_turn_is_long() -> None:
     bench.online("")
     client = Client(bench, "c")
     client.subscribe(*(f"+/x{n}" for n in range(3000)))
-    for request in list(bench.route("").requests):
+    for request in list(bench.route("").interest.requests):
         bench.edge.interests.on_answer(bench.route(""), request, 0, [])
     turns: list[float] = []
     with mock.patch.object(bench.edge.slices, "_now", time.thread_time):
@@ -186,7 +188,7 @@ def test_no_turn_is_long() -> None:
                 learn(bench, *zones(300))
             turns.append(time.thread_time() - start)
 
-    assert {3000} == {len(route.filters) for route in bench.edge.zones}
+    assert {3000} == {len(route.interest.filters) for route in bench.edge.zones}
     assert len(turns) > 3
     assert sorted(turns)[-2] < 10 * LONGEST  # but for one that a collection of garbage falls into
 
@@ -206,7 +208,7 @@ def test_change_while_another_is_worked_off_is_not_lost() -> None:
     work_off(bench)
 
     assert is_right(bench)
-    assert {"+/x", "new/+"} == bench.route("new").filters
+    assert {"+/x", "new/+"} == bench.route("new").interest.filters
 
 
 # -- what holds meanwhile
@@ -220,7 +222,7 @@ def test_hello_has_the_whole_interest() -> None:
     client.subscribe("+/x", "+/y")
     learn(bench, *zones(50))
     last = bench.route("z49")
-    assert set() == last.filters
+    assert set() == last.interest.filters
     frames: list[bytes] = []
     end = LinkClient(
         bench.edge,
@@ -271,7 +273,7 @@ def test_suback_waits_for_the_zones_that_are_new() -> None:
     learn(bench, *zones(50))
     bench.answer("", "+/x")
     bench.answer("", "z49/x")
-    assert set() == bench.route("z49").filters
+    assert set() == bench.route("z49").interest.filters
     early = [*all_of_them.events, *last.events]
     work_off(bench)
     before = [*all_of_them.events, *last.events]
@@ -292,16 +294,16 @@ def test_retained_comes_before_live_of_a_zone_that_waits_for_its_turn() -> None:
     bench = busy_bench(*zones(50))
     for apex in zones(50):
         bench.online(apex)
-    bench.route("").cuts = {}
+    bench.route("").learn_cuts({})
     bench.edge.interests.refresh()
     work_off(bench)
     bench.online("")
     one = Client(bench, "one")
     one.subscribe("+/x")
     last = bench.route("z49")
-    bench.route("").cuts = {apex: cut(apex) for apex in zones(50)}
+    bench.route("").learn_cuts({apex: cut(apex) for apex in zones(50)})
     bench.edge.interests.refresh()
-    assert "+/x" not in last.filters
+    assert "+/x" not in last.interest.filters
     two = Client(bench, "two")
     two.subscribe("+/x")  # asks the zone now
     bench.deliver("z49", "z49/x", "live", qos=0)

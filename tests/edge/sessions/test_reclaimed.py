@@ -6,7 +6,7 @@ import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
-from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.session.cursor import Subscription
@@ -120,7 +120,7 @@ def test_node_that_was_cut_off_is_not_listened_to_any_more() -> None:
     reclaim(bench, 0)
 
     assert bench.edge.zones.get("a") is None
-    doubts = [(doubt.key, doubt.last) for doubt in bench.route("").doubts]
+    doubts = [(doubt.key, doubt.last) for doubt in bench.route("").queue.doubts]
     assert [(("edge", 1, "a", 1), 1)] == doubts  # whether it had taken that is asked
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
-from txbroker.edge.routing.route import StreamPosition
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor
@@ -349,7 +349,8 @@ def test_part_that_was_cut_off_and_is_live_again_is_read_first() -> None:
     del bench.journals.missing[A]
     bench.edge.cuts.on_found(bench.route(""), cut("a", 1))
     bench.edge.on_owner(bench.route("a"), 1, None)
-    bench.route("a").position = StreamPosition(epoch=1, offset=5)
+    bench.route("a").begin_part(1)
+    bench.route("a").reach(5)
     child_says(bench, 6, 7)  # its link brings it up to date first
     bench.online("a", offset=7)
     found = everything(client)
@@ -407,7 +408,7 @@ def test_session_is_not_current_where_something_is_to_be_taken_first() -> None:
     bench.lose("a")
     bench.journals.missing[A] = ReadFailure.UNREACHABLE
     in_journal(bench, A, "child", 3, 4)
-    bench.route("a").over = 1
+    bench.route("a").end_part(1)
     client.session.places.begin(Cursor(A, 2))
     client.session.places.begin(Cursor(ROOT, 2, stops=(LogPosition(A, 4),)))
     bench.edge.positions.wake()

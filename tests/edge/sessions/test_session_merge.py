@@ -126,7 +126,7 @@ def test_part_that_had_ended_before_the_session_came_is_read_first() -> None:
         bench.journals.add(A, offset, Message("a/x", f"child {offset}".encode(), 1))
         bench.journals.add(ROOT, offset, Message("a/x", f"root {offset}".encode(), 1))
     bench.journals.closed.add(A)
-    bench.edge.on_reached(bench.route(""), 2)
+    bench.route("").reach(2)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["#"] = Subscription("#", 1)
     moved.places.behind = {ROOT: Cursor(ROOT, 0), A: Cursor(A, 0)}
@@ -144,7 +144,7 @@ def test_what_lies_before_the_cut_comes_before_a_part_that_had_ended() -> None:
     bench.journals.add(A, 1, Message("a/x", b"child", 1))
     bench.journals.add(ROOT, 2, Message("a/x", b"after", 1))
     bench.journals.closed.add(A)
-    bench.edge.on_reached(bench.route(""), 2)
+    bench.route("").reach(2)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["#"] = Subscription("#", 1)
     moved.places.behind = {A: Cursor(A, 0, after=LogPosition(ROOT, 1)), ROOT: Cursor(ROOT, 0)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
-from tests.support.edge_bench import Client, EdgeBench
+from tests.support.edge_bench import Client, EdgeBench, forget_cuts
 from tests.support.keeping import MemoryTable
 from txbroker.directory.directory_ports import PendingPublishes, PublishOrigin
 from txbroker.edge.sessions.journal_read_cache import RETRY
@@ -233,7 +233,7 @@ def test_session_that_moved_here_is_behind_until_its_filters_are_confirmed(
     assert state is not None
     bench = EdgeBench("a")
     if not is_root_known:
-        bench.route("").cuts = None
+        forget_cuts(bench.route(""))
     bench.online("a")
     other = subscribed(bench, "a/y", name="other", clean=True)
     for offset in (1, 2):

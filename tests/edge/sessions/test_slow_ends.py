@@ -65,7 +65,7 @@ def test_successor_keeps_the_filters_that_it_has_by_then() -> None:
     bench.deliver("", kept.replace("+", "x"), "two", offset=2)
 
     assert {gone, kept}.isdisjoint(left)
-    assert {gone, kept} == bench.route("").filters
+    assert {gone, kept} == bench.route("").interest.filters
     assert ["Suback", "one", "two"] == successor.got()
 
 

@@ -118,7 +118,7 @@ def test_newer_subscribe_takes_the_filter_over() -> None:
     client.subscribe("a/x")
     client.subscribe("a/x")
     first = client.got()
-    request = min(bench.route("a").requests)
+    request = min(bench.route("a").interest.requests)
     bench.edge.interests.on_answer(bench.route("a"), request, 0, [Message("a/x", b"old", 1, True)])
     early = client.got()
     bench.answer("a", "a/x", "a/x=new")

@@ -27,9 +27,9 @@ def seen(bench: OwnBench, client: Client) -> dict[str, Any]:
         "subscriptions": {f: (s.qos, s.pending, dict(s.starts)) for f, s in subscriptions.items()},
         "plain": [s.target is not None and s.target.is_plain for s in subscriptions.values()],
         "direct": client.sink.packet_writer.is_direct,
-        "route": set(route.filters),
+        "route": set(route.interest.filters),
         "peer": set(peer.filters),
-        "requests": len(route.requests),
+        "requests": len(route.interest.requests),
         "on their way": bench.edge.interests.of(client.session),
         "got": client.got(),
     }

@@ -15,7 +15,8 @@ import pytest
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import OwnerRecorder, cut
-from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
 from txbroker.model.epoch_transition import END, FOREVER, EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
@@ -200,7 +201,7 @@ class World:
         if self.is_slow:
             self.bench.settle()
         if route.position is not None and route.position.epoch != part.epoch:
-            route.position = StreamPosition(epoch=part.epoch, offset=0)
+            route.begin_part(part.epoch)
         if route.position is not None:
             for record in self.bench.journals.parts.get(part, []):
                 if record.offset > route.position.offset:
@@ -235,10 +236,10 @@ class World:
     # internal
 
     def _deliver(self, route: Route, offset: int, message: Message) -> None:
-        if any(matches(topic_filter, message.topic) for topic_filter in route.filters):
+        if any(matches(topic_filter, message.topic) for topic_filter in route.interest.filters):
             self.bench.edge.on_message(route, message, offset)
         else:
-            self.bench.edge.on_reached(route, offset)
+            route.reach(offset)
 
     def _see_what_is_readable(self) -> None:
         """Each owner has its own journal, and the root what came back."""
@@ -255,16 +256,16 @@ class World:
 
     def _answer(self) -> None:
         root = self.bench.route("")
-        if self.is_unclaimed and "" in self.linked and "a" in root.claims:
+        if self.is_unclaimed and "" in self.linked and "a" in root.claims.apexes:
             self.is_unclaimed = False
             for record in self.bench.journals.parts.get(ROOT, []):
                 if record.offset > self.came_back_at and record.message.topic.startswith("a/"):
                     self._deliver(root, record.offset, record.message)
         for route in self.bench.edge.zones:
-            if route.apex in self.linked and route.claiming:
-                self.bench.edge.on_claimed(route, list(route.claiming), lambda: None)
+            if route.apex in self.linked and route.claims.claiming:
+                self.bench.edge.on_claimed(route, list(route.claims.claiming), lambda: None)
         for route in self.bench.edge.zones:
-            for topic_filter, _ in list(route.requests.values()):
+            for topic_filter, _ in list(route.interest.requests.values()):
                 self.bench.answer(route.apex, topic_filter)
 
     def _lost(self) -> set[str]:

@@ -18,10 +18,10 @@ from txbroker.v1 import store_pb2
 def zones() -> ResolverCache:
     """A root with two cuts, one of them with cuts of its own, one not asked yet."""
     known = ResolverCache(Router(lambda: None))
-    known.add(cut("")).cuts = {"a": cut("a", 3), "ü": cut("ü")}
-    known.add(cut("a", 3)).cuts = {"a/b": cut("a/b", 2)}
+    known.add(cut("")).learn_cuts({"a": cut("a", 3), "ü": cut("ü")})
+    known.add(cut("a", 3)).learn_cuts({"a/b": cut("a/b", 2)})
     known.add(cut("ü"))
-    known.add(cut("a/b", 2)).cuts = {}
+    known.add(cut("a/b", 2)).learn_cuts({})
     return known
 
 
@@ -54,7 +54,7 @@ async def test_own_zone_is_not_kept(tmp_path: Path) -> None:
     known = zones()
     own = known.get("a")
     assert own is not None
-    own.is_local = True
+    own.serve()
     await save(tmp_path / "zones", known)
 
     assert restored(tmp_path / "zones").get("a") is None

@@ -105,7 +105,8 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
     zones = ResolverCache(Router(lambda: None), 100)
     if apex is not None:
         route = zones.add(cut(apex))
-        route.is_local, route.cuts = True, {}
+        route.serve()
+        route.learn_cuts({})
     reader.wire(zones)
     return reader
 

@@ -341,8 +341,8 @@ def test_a_large_subscribe_is_answered_once_when_all_its_pieces_are_done(bench: 
     client.say(wire.subscribe(7, *filters))
     answered = client.answered()
     route = bench.edge.route("x")
-    while route.requests and not answered:
-        for request in list(route.requests):
+    while route.interest.requests and not answered:
+        for request in list(route.interest.requests):
             bench.edge.edge.interests.on_answer(route, request, 0, [])
         bench.turn.end()
         answered = client.answered()

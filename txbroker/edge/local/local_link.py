@@ -27,7 +27,8 @@ from txbroker.edge.local.local_outbox_stream import LocalOutboxStream
 from txbroker.edge.routing.durable_send_queue import DurableSendQueue
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Item, Publication, unfold
-from txbroker.edge.routing.route import Route, RouteState, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.retained_feeds import Retained
 from txbroker.journal.zone_journal import Record
@@ -68,7 +69,7 @@ class LocalLink:
         """Open the route here: the authority serves the zone now."""
         edge, authority = self._edge, self._authority
         route = edge.zones.add(cut)
-        route.is_local = True
+        edge.on_serving(route)
         self._route = route
         if cut.epoch != self._epoch:
             # Publishes that an earlier epoch left unanswered were not durable there. The route
@@ -76,14 +77,14 @@ class LocalLink:
             self._epoch = cut.epoch
             unanswered = [item for _, item in self._open if not callable(item)]
             self._open.clear()
-            route.wait_first(unanswered)
+            route.queue.wait_first(unanswered)
         edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
         edge.interests.bring_up(route)
         self._begin_stream(cut.apex)
         greeting = EdgeGreeting(
             edge=edge.name,
             incarnation=edge.incarnation,
-            filters=tuple(sorted(route.filters)),
+            filters=tuple(sorted(route.interest.filters)),
             claims=self._processed(self._claims(route)),
             position=self._resume_at(route, cut.epoch),
             in_doubt=tuple(edge.keys_in_doubt(cut.apex)),
@@ -233,7 +234,7 @@ class LocalLink:
             return None
         offset = self._authority.delivered
         if route.position is None or offset > route.position.offset:
-            self._edge.on_reached(route, offset)
+            route.reach(offset)
         return LogPosition(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:
@@ -253,7 +254,7 @@ class LocalLink:
         come.
         """
         if self._route is not None:
-            self._edge.on_reached(self._route, self._authority.delivered)
+            self._route.reach(self._authority.delivered)
 
     def keep(
         self,
@@ -283,7 +284,7 @@ class LocalLink:
     def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         """Confirm an interest, from this offset on."""
         if self._route is not None:
-            self._edge.on_reached(self._route, offset)
+            self._route.reach(offset)
             found = () if retained is None else iter(retained)
             self._edge.interests.on_answer(self._route, request, offset, found)
 
@@ -314,10 +315,9 @@ class LocalLink:
             return
         route, self._route = self._route, None
         if route is not None:
-            route.is_local = False
             self._is_parked = False
             self._streams.clear()
-            route.wait_first(self._outbound.close())
+            route.queue.wait_first(self._outbound.close())
             self._edge.cuts.on_gone(route, is_whole=True)
 
     def on_durable(self, offset: int) -> None:
@@ -381,7 +381,7 @@ class LocalLink:
             self._look_at_outbound()
         else:
             assert self._route is not None
-            self._route.wait_first([*unfold((item,)), *self._outbound.close()])
+            self._route.queue.wait_first([*unfold((item,)), *self._outbound.close()])
 
     def _await(self, item: Item | Callable[[], None]) -> None:
         authority = self._authority
@@ -412,7 +412,7 @@ class LocalLink:
         # Returned publishes were numbered in this stream, and not accepted. A later mark of the
         # stream would cover their numbers, and count them as accepted.
         self._begin_stream(self._route.apex)
-        self._route.wait_first([publication, *self._outbound.close()])
+        self._route.queue.wait_first([publication, *self._outbound.close()])
         if verdict is PublishVerdict.PARKED:
             self._is_parked = True
             return
@@ -455,13 +455,14 @@ class LocalLink:
         # before that would let newer records pass it.
         above = self._edge.zones.enclosing(route.apex)
         is_told = above.port is None or above is route or route.apex in (above.cuts or {})
-        return (route.apex, *route.claims) if is_told else tuple(route.claims)
+        claims = route.claims.apexes
+        return (route.apex, *claims) if is_told else tuple(claims)
 
     def _marks(self, route: Route) -> dict[MarkKey, int]:
-        return {d.key: self._authority.marks.get(d.key, 0) for d in route.doubts}
+        return {d.key: self._authority.marks.get(d.key, 0) for d in route.queue.doubts}
 
     def _go_on(self) -> None:
         route = self._route
-        if route is not None and route.state is RouteState.ONLINE:
+        if route is not None and route.port is not None:
             self._edge.publisher.flush(route)
             self._edge.outboxes.on_online(route)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.routing.route import Route
 from txbroker.mqtt.session.session import Session
 
 CONGESTED = 1024 * 1024
@@ -74,11 +74,11 @@ class ClientBackpressure:
 
     def begin_hope(self, route: Route) -> None:
         """Note that the first publish waits for this owner."""
-        route.hope_until = self._now() + HOPE
+        route.queue.hope(self._now() + HOPE)
 
     def has_hope(self, route: Route) -> bool:
         """True if an owner that is not connected may accept the waiting publishes soon."""
-        return route.state is not RouteState.UNREACHABLE and self._now() < route.hope_until
+        return not route.is_away and self._now() < route.queue.hope_until
 
     def look_again(self) -> None:
         """Resume clients that may be read again, as bytes were sent or time has passed."""
@@ -96,7 +96,7 @@ class ClientBackpressure:
 
     def _moving_backlog(self) -> int:
         return self._outboxes.unsafe_size + sum(
-            r.waiting_size
+            r.queue.waiting_size
             for r in self._zones
-            if r.waiting and (r.port is not None or self.has_hope(r))
+            if r.queue.waiting and (r.port is not None or self.has_hope(r))
         )

@@ -9,11 +9,13 @@ whole map.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from txbroker.core.sorted_filters import SortedApexes
 from txbroker.model.topics import deepest_enclosing
 from txbroker.model.zone_cut import ZoneCut
+
+_Route = TypeVar("_Route")
 
 
 class ChangeLog(Protocol):
@@ -21,6 +23,37 @@ class ChangeLog(Protocol):
 
     def note(self, apex: str) -> None:
         """Note that a cut came or went at this apex."""
+
+
+class CutChanges(Generic[_Route]):
+    """
+    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
+    that, each once, until they are taken.
+    """
+
+    def __init__(self) -> None:
+        self._apexes: dict[str, None] = {}
+        self._news: dict[_Route, None] = {}
+
+    def note(self, apex: str) -> None:
+        """
+        Note that a zone or a cut came or went at the apex, or that the zone's cuts became known.
+        """
+        self._apexes[apex] = None
+
+    def note_news(self, route: _Route) -> None:
+        """Note a route whose owner has to hear of filters or claims."""
+        self._news[route] = None
+
+    def take(self) -> list[str]:
+        """Return the apexes noted since the last call."""
+        apexes, self._apexes = self._apexes, {}
+        return list(apexes)
+
+    def take_news(self) -> list[_Route]:
+        """Return the routes noted since the last call."""
+        news, self._news = self._news, {}
+        return list(news)
 
 
 class CutMap(Mapping[str, ZoneCut]):

@@ -99,14 +99,14 @@ class DrainScheduler:
         bare = self._homes.keys() - homes.keys()
         self._homes = homes
         for route, drains in homes.items():
-            route.drains = drains
+            route.queue.drain(drains)
             for drain in drains:
                 if drain.route is not route:
                     drain.lose()
                     drain.route = route
             self._feed(route)
         for route in bare:
-            route.drains = ()
+            route.queue.drain(())
             self.host.on_drained(route)
 
     def split(self, drain: OutboxDrain, apex: str) -> None:
@@ -144,7 +144,7 @@ class DrainScheduler:
     def on_online(self, route: Route) -> None:
         """Schedule the route's drains: the owner is connected, or has credit."""
         self.refresh()
-        if route.drains:
+        if route.queue.drains:
             self._feed(route)
 
     def on_lost(self, route: Route) -> None:
@@ -259,7 +259,7 @@ class DrainScheduler:
             return
         if outbox.is_empty:
             self._on_empty(outbox)
-        if route.is_draining:
+        if route.queue.is_draining:
             self._feed(route)
         else:
             self.host.on_drained(route)

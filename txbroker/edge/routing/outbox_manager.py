@@ -143,7 +143,7 @@ class OutboxManager:
         """True if no entry for this owner is left, so that a publish need not wait behind one."""
         if self._outboxes:
             self.refresh()
-        return not route.is_draining
+        return not route.queue.is_draining
 
     def holds(self, route: Route, publication: Publication) -> bool:
         """True if an entry of the publish's client may be left for this owner."""

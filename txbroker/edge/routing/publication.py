@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import repeat
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ import attrs
 
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.model.topics import deepest_enclosing, is_within
 from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
@@ -63,6 +64,13 @@ class Publication:
         if self.flow is None or self.session is None:
             return False
         return self.session.is_over and not self.session.clean
+
+    def settle(self) -> None:
+        """Acknowledge the publish to its client: the message is safe at its owner, or here."""
+        if self.done is not None:
+            self.done()
+        if self.flow is not None and self.session is not None:
+            self.session.receiver.on_taken(self.flow)
 
     def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
         """
@@ -125,3 +133,11 @@ class InDoubt:
     def last(self) -> int:
         """Sequence of the last publish."""
         return self.first + len(self.publications) - 1
+
+    def home(self, apexes: Collection[str]) -> str | None:
+        """Return the deepest of the apexes that encloses all topics of the doubt, if any does."""
+        topics = [publication.message.topic for publication in self.publications]
+        apex = deepest_enclosing(topics[0], apexes) if topics else None
+        while apex and not all(is_within(topic, apex) for topic in topics):
+            apex = deepest_enclosing(apex.rpartition("/")[0], apexes)
+        return apex or None

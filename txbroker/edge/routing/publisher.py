@@ -2,48 +2,35 @@
 From a client's publish to the owner of its topic, in order, once.
 
 Publishes of one client to one zone reach the owner in the order of their arrival. Each goes through
-the same queues: it waits, is sent, is in doubt after a broken link, or goes to an outbox (see
-`Route`). A publish may come back after a refusal, a broken link or a move of its zone. Then it goes
-to the front of the queue where it belongs now, before all later ones (protocol rule 13).
+the same places: it waits, is sent, is in doubt after a broken link, or goes to an outbox (see
+`PublishQueue`). A publish may come back after a refusal, a broken link or a move of its zone. Then
+it goes to the front of the queue where it belongs now, before all later ones (protocol rule 13).
 
-Publishes for a new cut are held (`held_by`) until the earlier owner has answered all in flight
-below it.
+Publishes for a new cut are held until the earlier owner has answered all in flight below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
-import attrs
-
-from txbroker.core import Run, Sender
+from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
+from txbroker.edge.routing.connector import Connector
+from txbroker.edge.routing.held_publishes import HeldPublishes
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import InDoubt, Item, Publication, unfold
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import QOS0_WAITING, Route, RouteState
+from txbroker.edge.routing.route import Route
 from txbroker.model.counters import Counters
-from txbroker.model.topics import deepest_enclosing, is_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.session.session import Session
 
-
-class Connector(Protocol):
-    """The shell that resolves and connects for an edge; outcomes come back as calls on the edge."""
-
-    def resolve(self, route: Route) -> None:
-        """Ask the node of `route.cut` for the cuts of its zone."""
-
-    def connect(self, route: Route) -> None:
-        """Connect to the owner, and retry while the route is needed; idempotent."""
-
-    def disconnect(self, route: Route) -> None:
-        """Stop retrying, and close the link."""
+QOS0_WAITING = 1024 * 1024
+"""Bytes of QoS 0 that may wait for one zone's link; the excess is dropped and counted."""
 
 
 class Publisher:
@@ -68,7 +55,7 @@ class Publisher:
         self._outboxes = outboxes
         self._congestion = congestion
         self._holds = holds
-        self._holders: dict[Route, set[Route]] = {}
+        self._held = HeldPublishes()
         self._pass_on: Callable[[Run], bool] | None = None
 
     # from the node
@@ -90,21 +77,18 @@ class Publisher:
 
     def waits_for(self, topic: str) -> bool:
         """True if a publish waits in memory for the topic's owner."""
-        return bool(self._zones.find(topic).waiting)
+        return bool(self._zones.find(topic).queue.waiting)
 
     def publish(self, publication: Publication) -> None:
         """Send a publish to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)
+        queue = route.queue
         if publication.message.qos and self._goes_behind(route, publication):
             return
-        port = route.port
-        is_clear = not (route.waiting or route.doubts or route.held_by)
-        if port is not None and is_clear and port.has_credit():
-            self._send(route, publication)
-        elif self._may_wait(route, publication):
-            if not route.waiting:
-                self._congestion.begin_hope(route)
-            route.wait(publication)
+        if (queue.is_clear or not queue.is_queued) and route.send(publication):
+            return
+        if self._may_wait(route, publication):
+            self._wait(route, publication)
             self.wake(route)
 
     def publish_run(self, run: Run) -> None:
@@ -114,28 +98,17 @@ class Publisher:
         for route, part in self._zones.split(run):
             self._publish_part(route, part)
 
-    def sender_of(self, route: Route) -> Sender | None:
-        """
-        Return the link on which QoS 0 may be sent to the owner now, without further steps; or None.
-        """
-        port = route.port
-        is_late = route.doubts or route.held_by or route.is_behind_outbox or route.waiting
-        return None if port is None or is_late else port.sender()
-
     def _publish_part(self, route: Route, run: Run) -> None:
-        port = route.port
-        is_late = route.doubts or route.held_by or route.is_behind_outbox
-        if port is None or is_late or (run.qos and not self._outboxes.is_idle(route)):
+        queue, outboxes = route.queue, self._outboxes
+        is_clear = queue.is_clear and not (run.qos and not outboxes.is_idle(route))
+        if is_clear and route.send(run):
+            if not queue.is_clear and queue.waiting:
+                self.wake(route)
+        elif route.port is None or queue.is_late or (run.qos and not outboxes.is_idle(route)):
             for publication in unfold((run,)):
                 self.publish(publication)
-        elif not route.waiting and port.has_credit():
-            self._send(route, run)
-            if route.waiting:
-                self.wake(route)
         else:
-            if not route.waiting:
-                self._congestion.begin_hope(route)
-            route.wait(run)
+            self._wait(route, run)
             self.flush(route)
 
     def resend(self, publication: Publication, origin: OriginId) -> None:
@@ -148,13 +121,9 @@ class Publisher:
     def withdraw(self, session: Session) -> None:
         """Discard a session's unsent, unacknowledged publishes; the client sends them again."""
         for route in self._zones:
-            if any(p.session is session for p in route.waiting):
-                waiting = route.take_waiting()
-                gone = [p for p in waiting if p.session is session and p.message.qos]
-                route.wait_first([p for p in waiting if p not in gone])
-                for publication in gone:
-                    if publication.flow is not None:
-                        session.receiver.forget(publication.flow)
+            for publication in route.queue.withdraw(session):
+                if publication.flow is not None:
+                    session.receiver.forget(publication.flow)
 
     def zones_of(self, client_id: str) -> list[str]:
         """
@@ -163,12 +132,12 @@ class Publisher:
         return [
             route.apex
             for route in self._zones
-            if any(item.client_id == client_id and item.qos for item in _open(route))
+            if any(item.client_id == client_id and item.qos for item in route.queue.all())
         ]
 
     def waiting(self) -> dict[str, int]:
         """Return, by zone, how many QoS 1/2 publishes wait in memory, or await an answer."""
-        found = {r.apex: sum(item.count for item in _open(r) if item.qos) for r in self._zones}
+        found = {r.apex: sum(item.count for item in r.queue.all() if item.qos) for r in self._zones}
         return {apex: count for apex, count in found.items() if count}
 
     def look_again(self) -> None:
@@ -177,7 +146,7 @@ class Publisher:
         if congestion.is_full and not self._outboxes.is_full:
             congestion.is_full = False
             for route in self._zones:
-                if route.is_away and (route.waiting or route.doubts):
+                if route.is_away and (route.queue.waiting or route.queue.doubts):
                     self._put_down(route)
         congestion.look_again()
 
@@ -185,7 +154,7 @@ class Publisher:
 
     def on_taken(self, route: Route, sequence: int) -> None:
         """Acknowledge publishes: the owner has accepted all up to this sequence."""
-        self.settle(route.take_sent_through(sequence))
+        self.settle(route.queue.take_sent_through(sequence))
         self._release_held(route)
         self.flush(route)
 
@@ -198,7 +167,7 @@ class Publisher:
                 continue
             self._settle_runs(runs)
             runs = []
-            settle(item)
+            item.settle()
         self._settle_runs(runs)
 
     def on_refused(self, route: Route, sequence: int, cut: ZoneCut | None) -> None:
@@ -207,49 +176,41 @@ class Publisher:
 
         `cut` may name the zone that the refused topic belongs to.
         """
-        self.settle(route.take_sent_through(sequence - 1))
-        returned = [*route.take_sent(), *route.take_waiting()]
+        queue = route.queue
+        self.settle(queue.take_sent_through(sequence - 1))
+        returned = [*queue.take_sent(), *queue.take_waiting()]
         if route.port is not None:
-            route.port.restart(route.first_sequence, returned)
+            route.port.restart(queue.first_sequence, returned)
         if cut is not None:
             below = self._zones.add(cut)
-            self._hold(route, {below.apex: below})
+            self._held.hold(route, {below.apex: below})
         self.redistribute(returned)
         self._release_held(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """Put sent publishes in doubt: the link broke, and the owner's mark is unknown."""
-        if route.sent:
-            sent = tuple(route.take_sent())
-            doubt = InDoubt(key=key, first=route.first_sequence, publications=sent)
-            route.doubts.append(doubt)
+        route.queue.doubt_sent(key)
 
     def on_marks(self, route: Route, marks: dict[MarkKey, int]) -> None:
         """Settle doubts: the connected owner has told the marks of their streams."""
-        route.first_sequence = 1
+        route.queue.begin_stream()
         self._settle_doubts(route, marks)
 
     def _settle_doubts(self, route: Route, marks: dict[MarkKey, int]) -> None:
-        doubts, route.doubts = route.doubts, []
-        again: list[Publication] = []
-        for doubt in doubts:
-            if doubt.key not in marks:
-                route.doubts.append(doubt)
-                continue
-            taken = max(marks[doubt.key] - doubt.first + 1, 0)
-            for publication in doubt.publications[:taken]:
-                settle(publication)
-            again.extend(doubt.publications[taken:])
-        if route.doubts:
+        queue = route.queue
+        accepted, again = queue.settle_doubts(marks)
+        for publication in accepted:
+            publication.settle()
+        if queue.doubts:
             self.ask(route)
-        self.redistribute([*again, *route.take_waiting()])
+        self.redistribute([*again, *queue.take_waiting()])
         self._release_held(route)
 
     def ask(self, route: Route) -> None:
         """Ask the owner for the marks of the streams in doubt."""
         port = route.port
         if port is not None:
-            keys = [doubt.key for doubt in route.doubts]
+            keys = [doubt.key for doubt in route.queue.doubts]
             port.ask(keys, partial(self._on_answer, route, port))
 
     def _on_answer(self, route: Route, port: OwnerPort, marks: dict[MarkKey, int]) -> None:
@@ -270,13 +231,13 @@ class Publisher:
             return
         # Only the present owner of the topics knows the marks of a stream to an earlier owner.
         # Elsewhere the doubt would never be settled.
-        for doubt in [d for d in route.doubts if d.key[2] != route.apex]:
-            home = _home_of(doubt, below)
+        for doubt in [d for d in route.queue.doubts if d.key[2] != route.apex]:
+            home = doubt.home(below)
             if home is not None:
-                route.doubts.remove(doubt)
-                self._doubt(home, [doubt])
-        self._hold(route, below)
-        self.redistribute(route.take_waiting())
+                route.queue.drop_doubt(doubt)
+                self._doubt(below[home], [doubt])
+        self._held.hold(route, below)
+        self.redistribute(route.queue.take_waiting())
 
     def redistribute(self, publications: list[Publication]) -> None:
         """
@@ -291,7 +252,7 @@ class Publisher:
             route = self._zones.find(publication.message.topic)
             groups.setdefault(route, []).append(publication)
         for route, group in groups.items():
-            route.wait_first(group)
+            route.queue.wait_first(group)
         self._outboxes.refresh()
         for route, group in groups.items():
             self._look_behind(route, group)
@@ -312,22 +273,15 @@ class Publisher:
 
     def flush(self, route: Route) -> None:
         """Send waiting publishes as far as credit allows; none may pass a publish in doubt."""
-        route.is_behind_outbox = route.is_behind_outbox and route.is_draining
-        while (
-            route.waiting
-            and not route.doubts
-            and not route.held_by
-            and not route.is_behind_outbox
-            and route.port is not None
-            and route.port.has_credit()
-        ):
-            self._send(route, route.next_waiting())
+        if not route.queue.is_clear:
+            route.queue.look_at_drains()
+            route.send_waiting()
         self.look_again()
 
     def on_unreachable(self, route: Route) -> None:
         """Drop waiting QoS 0, and store other publishes in an outbox: the owner is unreachable."""
-        route.state = RouteState.UNREACHABLE
-        dropped = route.drop_waiting_qos0()
+        route.fail()
+        dropped = route.queue.drop_waiting_qos0()
         if dropped:
             self._counters.add("publish.dropped.unreachable", dropped)
         self._put_down(route)
@@ -336,12 +290,12 @@ class Publisher:
 
     def on_safe(self, publication: Publication) -> None:
         """Acknowledge a publish that is durable in an outbox."""
-        settle(publication)
+        publication.settle()
         self.look_again()
 
     def on_drained(self, route: Route) -> None:
         """Send publishes that waited behind the outboxes."""
-        route.is_behind_outbox = False
+        route.queue.pass_drains()
         self.flush(route)
 
     def on_cut_told(self, route: Route, cut: ZoneCut) -> None:
@@ -355,7 +309,7 @@ class Publisher:
             run.session.receiver.on_others_taken(run, packet_ids)
 
     def _doubt(self, route: Route, doubts: list[InDoubt]) -> None:
-        route.doubts.extend(doubts)
+        route.queue.add_doubts(doubts)
         if route.port is not None:
             self.ask(route)
         elif route.is_away:
@@ -367,7 +321,8 @@ class Publisher:
         """
         True if the publish went to an outbox, or waits for one; none may pass a waiting publish.
         """
-        if route.waiting or route.doubts or route.held_by:
+        queue = route.queue
+        if not queue.is_clear and queue.is_queued:
             self._look_behind(route, (publication,))
             return False
         outboxes = self._outboxes
@@ -378,8 +333,8 @@ class Publisher:
         # A drain at its end gets no more entries: the publish waits for the last answers instead.
         # Otherwise the client would never publish live again.
         if outboxes.is_at_end(route) or not self._put(route, publication):
-            route.is_behind_outbox = True
-            route.wait(publication)
+            queue.go_behind()
+            queue.wait(publication)
         return True
 
     def _put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
@@ -392,42 +347,37 @@ class Publisher:
 
     def _put_down(self, route: Route) -> None:
         """Store publishes in doubt, then waiting ones, in an outbox, as far as there is room."""
-        if route.held_by:
+        queue = route.queue
+        if queue.is_held:
             return
-        for doubt in list(route.doubts):
+        for doubt in list(queue.doubts):
             for index, publication in enumerate(doubt.publications):
                 if doubt.is_repeat and publication.is_withdrawn:
                     continue  # this node never sent it
                 if not self._put(route, publication, (doubt.key, doubt.first + index)):
-                    route.doubts[0] = attrs.evolve(
-                        doubt, first=doubt.first + index, publications=doubt.publications[index:]
-                    )
+                    queue.shorten_doubt(index)
                     return
-            del route.doubts[0]
+            queue.shorten_doubt(len(doubt.publications))
         self._outboxes.end_doubts(route)
-        for publication in route.unfold_waiting():
+        for publication in queue.unfold_waiting():
             if not self._put(route, publication):
                 break
-            route.next_waiting()
+            queue.next_waiting()
         self._release_held(route)
 
-    def _send(self, route: Route, item: Item) -> None:
-        assert route.port is not None
-        if item.qos and not route.is_local:
-            route.sent.append(item)
-        if isinstance(item, Publication):
-            route.port.publish(item)
-        else:
-            route.port.publish_run(item)
+    def _wait(self, route: Route, item: Item) -> None:
+        if not route.queue.waiting:
+            self._congestion.begin_hope(route)
+        route.queue.wait(item)
 
     def _may_wait(self, route: Route, publication: Publication) -> bool:
         if publication.message.qos:
             return True
-        if route.state is RouteState.UNREACHABLE and route.port is None:
+        if route.is_away:
             self._counters.add("publish.dropped.unreachable")
             self.wake(route)
             return False
-        is_much = route.port is None and route.qos0_size > QOS0_WAITING
+        is_much = route.port is None and route.queue.qos0_size > QOS0_WAITING
         if is_much and not self._congestion.has_hope(route):
             self._counters.add("publish.dropped.connecting")
             return False
@@ -438,61 +388,19 @@ class Publisher:
         Queue the route behind its outboxes if these have earlier publishes of the same clients.
         """
         if any(p.message.qos and self._outboxes.holds(route, p) for p in waiting):
-            route.is_behind_outbox = True
-
-    def _hold(self, route: Route, found: Mapping[str, Route]) -> None:
-        # Publishes that the route itself waits for may belong to the subtrees, too. Later publishes
-        # below would pass them.
-        for holder in (route, *route.held_by):
-            for apex in holder.awaited(found):
-                below = found[apex]
-                below.held_by.add(holder)
-                self._holders.setdefault(holder, set()).add(below)
+            route.queue.go_behind()
 
     def _release_held(self, route: Route) -> None:
-        held = self._holders.get(route)
-        if not held:
-            return
-        for below in list(held):
-            if not route.awaits_answer(below.apex):
-                held.discard(below)
-                below.held_by.discard(route)
-                # Unanswered publishes may have left their doubt for an outbox. Publishes below go
-                # behind these.
-                self._look_behind(below, below.unfold_waiting())
-                self.wake(below)
-        if not held:
-            del self._holders[route]
+        for below in self._held.release(route):
+            # Unanswered publishes may have left their doubt for an outbox. Publishes below go
+            # behind these.
+            self._look_behind(below, below.queue.unfold_waiting())
+            self.wake(below)
 
     def forget(self, route: Route, heir: Route) -> None:
         """
         Release the publishes that a removed route held; they wait for the doubts that `heir` took
         over.
         """
-        for below in self._holders.pop(route, ()):
-            below.held_by.discard(route)
-            self._hold(heir, {below.apex: below})
-            if not below.held_by:
-                self.wake(below)
-
-
-def _home_of(doubt: InDoubt, found: Mapping[str, Route]) -> Route | None:
-    """Return the route below that has all topics of the doubt."""
-    topics = [publication.message.topic for publication in doubt.publications]
-    apex = deepest_enclosing(topics[0], found) if topics else None
-    while apex and not all(is_within(topic, apex) for topic in topics):
-        apex = deepest_enclosing(apex.rpartition("/")[0], found)
-    return found[apex] if apex else None
-
-
-def _open(route: Route) -> Iterator[Item]:
-    yield from route.waiting
-    yield from route.unanswered()
-
-
-def settle(publication: Publication) -> None:
-    """Acknowledge a publish to its client: the owner has accepted the message."""
-    if publication.done is not None:
-        publication.done()
-    if publication.flow is not None and publication.session is not None:
-        publication.session.receiver.on_taken(publication.flow)
+        for below in self._held.forget(route, heir):
+            self.wake(below)

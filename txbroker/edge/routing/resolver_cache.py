@@ -20,7 +20,9 @@ from itertools import count
 
 from txbroker.core import Router, Run
 from txbroker.core.sorted_filters import SortedApexes
-from txbroker.edge.routing.route import CutChanges, Route, WaitingBytes
+from txbroker.edge.routing.cut_map import CutChanges
+from txbroker.edge.routing.publish_queue import WaitingBytes
+from txbroker.edge.routing.route import Route
 from txbroker.model.invariant import holds
 from txbroker.model.topics import (
     is_sys,
@@ -47,7 +49,7 @@ class ResolverCache:
         self._router = router
         self._on_full = on_full
         self.backlog = WaitingBytes()
-        self.changes = CutChanges()
+        self.changes = CutChanges[Route]()
         self._routes: dict[str, Route] = {"": Route("", None, self.backlog, self.changes)}
         self._apexes = SortedApexes()  # of all routes except the root's
         router.routes.set("", self._routes[""])
@@ -113,8 +115,8 @@ class ResolverCache:
                 self._apexes.add(cut.apex)
             self._router.routes.set(cut.apex, route)
             self._changed(cut.apex)
-        elif route.cut is None or cut.epoch >= route.cut.epoch:
-            route.cut = cut
+        else:
+            route.learn_cut(cut)
         return route
 
     def remove(self, route: Route) -> None:
@@ -124,7 +126,7 @@ class ResolverCache:
             self._apexes.discard(route.apex)
             self._router.routes.remove(route.apex)
         else:
-            route.cut = None
+            route.learn_cut(None)
         self._changed(route.apex)
 
     def within(self, apex: str) -> list[Route]:
@@ -237,7 +239,7 @@ class ResolverCache:
             if cut.apex:
                 route.claim(cut.apex)
             if route.cuts is None and route.cut is cut and cuts is not None:
-                route.cuts = {below.apex: below for below in cuts}
+                route.learn_cuts({below.apex: below for below in cuts})
 
     def know_between(self) -> None:
         """

@@ -1,258 +1,342 @@
 """
-One zone as this edge sees it: where its owner is, what waits for it, what is on its way.
+One zone as this edge sees it: where its owner is, and how far it has followed the zone's stream.
 
-A route's publishes pass through three places, in this order and never back in another: `waiting`
-(not sent), `sent` (numbered, not answered), and, where a link broke under them, `doubts` (sent
-once; the owner is asked for its mark before any of them is sent again, protocol rule 2). QoS 0 is
-neither numbered nor kept once it was sent. Where the owner cannot be reached, QoS 1 and 2 leave
-them for an outbox; what `drains` bring from there is sent beside the rest.
+The connection to the owner has the states of `RouteState`; the table there says which event leads
+to which, and `_move` alone takes that step. Beside it a route has, each in its own object, the
+publishes to the owner (`queue`), the filters that the owner is to serve (`interest`), and the
+subtrees that this edge claims there (`claims`). Here are what the resolver told, and the position
+in the stream of deliveries.
 """
 
 from __future__ import annotations
 
-import enum
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-import attrs
-
-from txbroker.core import Run
-from txbroker.edge.routing.cut_map import CutMap
+from txbroker.core import Sender
+from txbroker.edge.routing.cut_map import CutChanges, CutMap
+from txbroker.edge.routing.owner_interest import OwnerInterest
 from txbroker.edge.routing.owner_port import OwnerPort
-from txbroker.edge.routing.publication import InDoubt, Item, Publication, topics_of, unfold
-from txbroker.model.invariant import holds, ordered
+from txbroker.edge.routing.publication import Item, Publication
+from txbroker.edge.routing.publish_queue import PublishQueue, WaitingBytes
+from txbroker.edge.routing.route_state import (
+    CONNECTED,
+    SERVED_HERE,
+    RouteEvent,
+    RouteState,
+    after,
+)
+from txbroker.edge.routing.zone_claims import StreamPosition, ZoneClaims
+from txbroker.model.invariant import holds
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.topics import deepest_enclosing, is_filter_within, is_within
 from txbroker.model.zone_cut import ZoneCut
 
-QOS0_WAITING = 1024 * 1024
-"""Bytes of QoS 0 that may wait for one zone's link; the excess is dropped and counted."""
-
-
-@attrs.frozen(kw_only=True)
-class StreamPosition:
-    """The last delivery of QoS 1 or 2 that was processed."""
-
-    epoch: int
-    offset: int
-
-
-class CutChanges:
-    """
-    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
-    that, each once, until they are taken.
-    """
-
-    def __init__(self) -> None:
-        self._apexes: dict[str, None] = {}
-        self._news: dict[Route, None] = {}
-
-    def note(self, apex: str) -> None:
-        """
-        Note that a zone or a cut came or went at the apex, or that the zone's cuts became known.
-        """
-        self._apexes[apex] = None
-
-    def note_news(self, route: Route) -> None:
-        """Note a route whose owner has to hear of filters or claims."""
-        self._news[route] = None
-
-    def take(self) -> list[str]:
-        """Return the apexes noted since the last call."""
-        apexes, self._apexes = self._apexes, {}
-        return list(apexes)
-
-    def take_news(self) -> list[Route]:
-        """Return the routes noted since the last call."""
-        news, self._news = self._news, {}
-        return list(news)
-
-
-class RouteState(enum.Enum):
-    """Where the connection to the owner stands."""
-
-    IDLE = "idle"  # no publish, filter or mark has needed the link yet
-    CONNECTING = "connecting"  # first attempt since the link was needed or lost
-    ONLINE = "online"
-    UNREACHABLE = "unreachable"  # the last attempt failed; more follow
-
-
-class Draining(Protocol):
-    """What an outbox has for one owner, as the route there sees it."""
-
-    @property
-    def is_busy(self) -> bool:
-        """True if entries for the owner may be left."""
-
-
-class WaitingBytes:
-    """Bytes that wait in all routes of an edge together."""
-
-    def __init__(self) -> None:
-        self.size = 0
+_LOCAL = RouteState.LOCAL
+"""A constant for the publish path: a lookup in the enum costs a call of Python."""
 
 
 class Route:
     """
-    The way to the zone `apex`; `cut` says where, None while nobody told.
+    The way to the zone `apex`; its `cut` says where, None while nobody told.
 
-    Invariant: a route is online where it has a port. Only then something is in `sent`.
-    Invariant: read and claiming <= claims; each size is the sum of what waits.
+    Invariant: a route has a port in the states of `CONNECTED`. Only then something is sent.
     """
 
     def __init__(
-        self, apex: str, cut: ZoneCut | None, backlog: WaitingBytes, changes: CutChanges
+        self, apex: str, cut: ZoneCut | None, backlog: WaitingBytes, changes: CutChanges[Route]
     ) -> None:
         self.apex = apex
-        self._part = JournalId(apex, 0)
-        self._backlog = backlog
+        self.queue = PublishQueue(apex, backlog)
+        self.interest = OwnerInterest()
+        self.claims = ZoneClaims()
         self._changes = changes
-        self.cut = cut
+        # from the resolver
+        self._cut = cut
         self._cuts: CutMap | None = None
-        self.fresh_until = 0.0
-        self.state = RouteState.IDLE
-        self.unreachable_since: float | None = None
-        self.resolving = False
-        self.port: OwnerPort | None = None
-        self.is_local = False
-        self.is_ending = False
-        # the last epoch whose end its heir has announced, with the part that continues it
-        self.over = -1
-        self.waiting: deque[Item] = deque()
-        self.waiting_size = 0
-        self.qos0_size = 0
-        self.sent: deque[Item] = deque()
-        self.first_sequence = 1
-        self.doubts: list[InDoubt] = []
-        # earlier owners that have still to answer for topics of this zone
-        self.held_by: set[Route] = set()
-        self.filters: set[str] = set()
-        self.claims: set[str] = set()
-        self.claiming: dict[str, StreamPosition | None] = {}
-        # completed claims whose end is not durable yet, so the owner has not heard of it
-        self.completing: list[str] = []
-        self.read: set[str] = set()
-        self.reclaimed: dict[
-            str, StreamPosition
-        ] = {}  # apexes, and the position since which they are this zone's
+        self._fresh_until = 0.0
+        self._is_asked = False
+        # the connection
+        self._state = RouteState.IDLE
+        self._port: OwnerPort | None = None
+        self._failures = 0
+        self._unreachable_since: float | None = None
+        # the stream of deliveries
+        self._position: StreamPosition | None = None
+        self._began: StreamPosition | None = None
+        self._part = JournalId(apex, 0)
+        self._predecessor: tuple[int, LogPosition | None] = (0, None)
+        self._over = -1
+        # what the owner has to hear, or has
         self._has_news = False
-        self.has_marks = False  # the owner may have journals that sessions here need
-        self.hope_until = 0.0
-        self.failures = 0
-        # request: its filter and the SUBSCRIBE that asks
-        self.requests: dict[int, tuple[str, object]] = {}
-        self.position: StreamPosition | None = None
-        self.began: StreamPosition | None = None
-        # epoch, and where that epoch's part begins
-        self.predecessor: tuple[int, LogPosition | None] = (0, None)
-        self.drains: Sequence[Draining] = ()
-        self.is_behind_outbox = False  # the waiting publishes are later than entries in the drains
+        self._has_marks = False
 
     def check(self) -> None:
-        """State where the route's publishes may be; after the end of a turn."""
-        is_online = self.state is RouteState.ONLINE
-        is_one = is_online == (self.port is not None)
-        holds(self, 2, "a route is online with a port", is_one, self.apex, self.state)
-        is_fitting = self.port is not None or not self.sent
-        holds(self, 2, "nothing is sent without a link", is_fitting, self.apex, len(self.sent))
-        holds(self, 5, "QoS 0 is not kept", all(item.qos for item in self.sent), self.apex)
-        ordered(self, 1, "sequences begin at 1", 1, self.first_sequence)
-        for doubt in self.doubts:
-            ordered(self, 2, "a doubt has its publishes", doubt.first, doubt.last)
-        size = sum(item.size for item in self.waiting)
-        is_counted = size == self.waiting_size
-        holds(self, 34, "waiting bytes are counted", is_counted, self.apex, size, self.waiting_size)
-        qos0 = sum(item.size for item in self.waiting if not item.qos)
-        holds(self, 34, "bytes of QoS 0 are counted", qos0 == self.qos0_size, self.apex, qos0)
-        strange = (self.read | self.claiming.keys()) - self.claims
-        holds(self, 13, "only what is claimed is awaited", not strange, self.apex, strange)
-        holds(self, 13, "a route does not wait for itself", self not in self.held_by, self.apex)
-        is_own = self.cut is None or self.cut.apex == self.apex
-        holds(self, 14, "a route leads to its zone", is_own, self.apex, self.cut)
+        """State what the route's parts keep of the rules; after the end of a turn."""
+        is_one = (self._state in CONNECTED) == (self._port is not None)
+        holds(self, 2, "a route is online with a port", is_one, self.apex, self._state)
+        is_own = self._cut is None or self._cut.apex == self.apex
+        holds(self, 14, "a route leads to its zone", is_own, self.apex, self._cut)
+        self.queue.check(is_linked=self._port is not None)
+        self.claims.check()
+
+    # the connection
+
+    def _move(self, event: RouteEvent) -> None:
+        """Take the step that the table has for the event."""
+        self._state = after(self._state, event, self.apex)
+
+    @property
+    def state(self) -> RouteState:
+        """Where the connection to the owner stands."""
+        return self._state
+
+    @property
+    def port(self) -> OwnerPort | None:
+        """The owner while it is connected."""
+        return self._port
+
+    @property
+    def is_local(self) -> bool:
+        """True if this node serves the zone."""
+        return self._state in SERVED_HERE
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the owner is still connected, and another one has announced the part's end."""
+        return self._state is RouteState.ENDING
+
+    @property
+    def is_away(self) -> bool:
+        """True if the owner counts as unreachable."""
+        return self._state is RouteState.UNREACHABLE
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """When the owner began to count as unreachable; None if it does not."""
+        return self._unreachable_since
+
+    @property
+    def is_needed(self) -> bool:
+        """True if a publish, filter, mark or drain needs a connection to the owner."""
+        queue = self.queue
+        is_wanted = queue.waiting or queue.doubts or self._has_marks or not self.interest.is_empty
+        return bool(is_wanted) or queue.is_draining
+
+    @property
+    def is_dialable(self) -> bool:
+        """True if a link to another node is needed, and its address known."""
+        return self._cut is not None and not self.is_local and self.is_needed
+
+    def dial(self) -> None:
+        """Note that an attempt to connect begins."""
+        self._move(RouteEvent.DIAL)
+
+    def rest(self) -> None:
+        """Note that no more attempts follow."""
+        self._move(RouteEvent.REST)
+
+    @property
+    def failures(self) -> int:
+        """Attempts and questions that failed in a row."""
+        return self._failures
+
+    def count_failure(self) -> int:
+        """Count a failed attempt or question; return how many failed in a row."""
+        self._failures += 1
+        return self._failures
+
+    def fail(self, now: float | None = None) -> bool:
+        """
+        Note that the owner cannot be reached, at `now` if that is news for operators.
+
+        Returns True if the moment was noted.
+        """
+        self._move(RouteEvent.FAIL)
+        if now is None or self._unreachable_since is not None:
+            return False
+        self._unreachable_since = now
+        return True
+
+    def connect(self, port: OwnerPort, position: StreamPosition) -> bool:
+        """
+        Note that the owner is connected, and all deliveries up to the position have come.
+
+        Returns True if the owner had counted as unreachable.
+        """
+        self._move(RouteEvent.CONNECT)
+        self._port = port
+        self._position = position
+        self._failures = 0
+        was_unreachable, self._unreachable_since = self._unreachable_since is not None, None
+        return was_unreachable
+
+    def lose(self) -> None:
+        """Note that the connection broke."""
+        self._move(RouteEvent.LOSE)
+        self._port = None
+
+    def serve(self) -> None:
+        """Note that this node serves the zone from now on."""
+        self._move(RouteEvent.SERVE)
+
+    def leave(self) -> None:
+        """Note that the zone has gone to another owner, or to none."""
+        self._move(RouteEvent.LEAVE)
+        self._port = None
+
+    # publishes
+
+    @property
+    def is_clear(self) -> bool:
+        """True if a QoS 0 publish has nothing to wait for, and its deliveries are live."""
+        return self.queue.is_clear and not self.claims.read
+
+    def sender(self) -> Sender | None:
+        """
+        Return the link on which QoS 0 may be sent to the owner now, without further steps; or None.
+        """
+        port = self._port
+        return port.sender() if port is not None and self.queue.is_clear else None
+
+    def send(self, item: Item) -> bool:
+        """Send an item if the owner is connected, and takes more now; True if it was sent."""
+        port = self._port
+        if port is None or not port.has_credit():
+            return False
+        if item.qos and self._state is not _LOCAL:
+            self.queue.note_sent(item)
+        if isinstance(item, Publication):
+            port.publish(item)
+        else:
+            port.publish_run(item)
+        return True
+
+    def send_waiting(self) -> None:
+        """Send waiting publishes as far as credit allows; none may pass a publish in doubt."""
+        queue = self.queue
+        while queue.is_ready and self._port is not None and self._port.has_credit():
+            self.send(queue.next_waiting())
+
+    # from the resolver
+
+    @property
+    def cut(self) -> ZoneCut | None:
+        """Where the zone is served, as far as anybody told."""
+        return self._cut
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the delegation that this route trusts; 0: none known."""
+        return self._cut.epoch if self._cut is not None else 0
+
+    def learn_cut(self, cut: ZoneCut | None) -> None:
+        """Replace the cut, unless it is of an older epoch; None forgets it."""
+        if cut is None or self._cut is None or cut.epoch >= self._cut.epoch:
+            self._cut = cut
 
     @property
     def cuts(self) -> CutMap | None:
         """All cuts of the zone; None while no owner or resolver has listed them."""
         return self._cuts
 
-    @cuts.setter
-    def cuts(self, cuts: Mapping[str, ZoneCut] | None) -> None:
-        if self._cuts is not None and cuts is not None:
+    def learn_cuts(self, cuts: Mapping[str, ZoneCut]) -> CutMap:
+        """Replace all cuts of the zone."""
+        if self._cuts is not None:
             self._cuts.replace(cuts)
-            return
-        if self._cuts is not cuts:
-            # While cuts are unknown this route stands for all zones below: filters have to move.
-            self._changes.note(self.apex)
-        self._cuts = None if cuts is None else CutMap(cuts, self._changes)
+            return self._cuts
+        # While cuts are unknown this route stands for all zones below: filters have to move.
+        self._changes.note(self.apex)
+        self._cuts = CutMap(cuts, self._changes)
+        return self._cuts
 
     @property
-    def has_news(self) -> bool:
-        """True if the owner has to hear of claims or filters, even if the filters are the same."""
-        return self._has_news
+    def is_asked(self) -> bool:
+        """True if a question about the cuts is on its way, or waits for its next attempt."""
+        return self._is_asked
 
-    @has_news.setter
-    def has_news(self, has_news: bool) -> None:
-        self._has_news = has_news
-        if has_news:
-            self._changes.note_news(self)
+    def begin_question(self) -> ZoneCut | None:
+        """Return where to ask for the cuts; None if it is unknown, or nobody need be asked."""
+        if self._is_asked or self.is_local or self._cut is None:
+            return None
+        self._is_asked = True
+        return self._cut
+
+    def end_question(self, *, is_answered: bool = False) -> None:
+        """Note that the question was answered, or will not be."""
+        self._is_asked = False
+        if is_answered:
+            self._failures = 0
+
+    def is_stale(self, now: float) -> bool:
+        """True if no stream keeps the cuts fresh, and their time to live is over."""
+        is_passive = self._cuts is not None and self._port is None and not self._is_asked
+        return is_passive and self._fresh_until < now
+
+    def freshen(self, until: float) -> None:
+        """Use the cuts up to this moment without a question."""
+        self._fresh_until = until
+
+    # the stream of deliveries
 
     @property
-    def epoch(self) -> int:
-        """Epoch of the delegation that this route trusts; 0: none known."""
-        return self.cut.epoch if self.cut is not None else 0
+    def position(self) -> StreamPosition | None:
+        """How far this edge has followed the stream; None if it does not follow it."""
+        return self._position
+
+    @property
+    def began(self) -> StreamPosition | None:
+        """The position with which the present connection began."""
+        return self._began
 
     @property
     def part(self) -> JournalId:
         """The part of the zone's journal that its stream delivers."""
-        epoch = self.epoch if self.position is None else self.position.epoch
+        epoch = self.epoch if self._position is None else self._position.epoch
         if self._part.epoch != epoch:
             self._part = JournalId(self.apex, epoch)
         return self._part
-
-    def begins_behind(self, part: JournalId) -> int | None:
-        """
-        Return the offset of `part` behind which it has no topics of this zone; None if unknown.
-        """
-        epoch, place = self.predecessor
-        if place is None or epoch != self.epoch or place.part != part:
-            return None
-        return place.offset
 
     @property
     def is_over(self) -> bool:
         """
         True if the part that is followed has ended, and sessions read its rest from the journal.
         """
-        return self.over >= self.part.epoch
+        return self._over >= self.part.epoch
 
-    @property
-    def is_needed(self) -> bool:
-        """True if a publish, filter, mark or drain needs a connection to the owner."""
-        is_wanted = self.waiting or self.filters or self.doubts or self.requests
-        return bool(is_wanted or self.has_marks or self.is_draining)
+    def begin_part(self, epoch: int) -> None:
+        """Follow the epoch's part from its beginning."""
+        self._position = StreamPosition(epoch=epoch, offset=0)
 
-    @property
-    def is_clear(self) -> bool:
-        """True if a QoS 0 publish has nothing to wait for, and its deliveries are live."""
-        is_behind = self.waiting or self.doubts or self.held_by or self.is_behind_outbox
-        return not (is_behind or self.read)
+    def meet(self, epoch: int, predecessor: LogPosition | None) -> None:
+        """Note the owner's epoch, and the place after which that epoch's part begins."""
+        self._began = self._position
+        self._predecessor = (epoch, predecessor)
 
-    @property
-    def is_draining(self) -> bool:
-        """True if an outbox has entries for the owner."""
-        return bool(self.drains) and any(drain.is_busy for drain in self.drains)
+    def reach(self, offset: int) -> None:
+        """Advance the stream position: all our deliveries up to this offset have arrived."""
+        position = self._position
+        if position is not None and offset > position.offset:
+            self._position = StreamPosition(epoch=position.epoch, offset=offset)
 
-    @property
-    def is_away(self) -> bool:
-        """True if the owner counts as unreachable."""
-        return self.state is RouteState.UNREACHABLE and self.port is None
+    def forget_position(self) -> None:
+        """Follow the stream no more: no session needs the records behind the position."""
+        self._position = None
 
-    def has_confirmed(self, topic_filter: str) -> bool:
-        """True if the owner was sent the filter, and owes no answer for it."""
-        return topic_filter in self.filters and all(
-            topic_filter != asked for asked, _ in self.requests.values()
-        )
+    def end_part(self, epoch: int) -> None:
+        """Note that another owner announced the end of the epoch's part."""
+        self._over = epoch
+        if self._port is not None:
+            self._move(RouteEvent.END)
+
+    def begins_behind(self, part: JournalId) -> int | None:
+        """
+        Return the offset of `part` behind which it has no topics of this zone; None if unknown.
+        """
+        epoch, place = self._predecessor
+        if place is None or epoch != self.epoch or place.part != part:
+            return None
+        return place.offset
+
+    # claims, as the stream meets them
 
     def claim(self, apex: str, *, is_read: bool = False) -> None:
         """
@@ -260,28 +344,8 @@ class Route:
 
         `is_read`: every session reads the deliveries that waited for the claim from the journal.
         """
-        self.has_news = True
-        self.claims.add(apex)
-        self.claiming[apex] = None
-        if is_read:
-            self.read.add(apex)
-
-    @property
-    def sayable_claims(self) -> set[str]:
-        """
-        The claims that may be sent to the owner now.
-
-        An apex may be claimed anew while the end of its earlier claim is not durable yet. Such a
-        claim is left out: the owner would take it for the earlier one, and end both at once.
-        """
-        return self.claims - (set(self.completing) & self.claiming.keys())
-
-    def withdraw_claims(self, apex: str) -> None:
-        """Drop all claims within the apex, which is another zone's now."""
-        self.claims = {claimed for claimed in self.claims if not is_within(claimed, apex)}
-        self.claiming = {a: p for a, p in self.claiming.items() if a in self.claims}
-        self.read &= self.claims
-        self.reclaimed = {a: p for a, p in self.reclaimed.items() if not is_within(a, apex)}
+        self.note_news()
+        self.claims.claim(apex, is_read=is_read)
 
     def processed(self, apex: str) -> StreamPosition | None:
         """
@@ -290,32 +354,7 @@ class Route:
         While deliveries that waited for the claim still come, this is behind `position`: live
         deliveries may have gone far ahead before the claim.
         """
-        return self.claiming.get(apex, self.position)
-
-    def note_processed(self, topic: str, position: StreamPosition) -> None:
-        """Note that a delivery was processed."""
-        for apex in self.claiming:
-            if is_within(topic, apex):
-                self.claiming[apex] = position
-
-    def since(self, topic_filter: str) -> int:
-        """
-        Return the offset up to which the present part has no record that is owed for the filter.
-        """
-        return max(
-            (
-                after.offset
-                for apex, after in self.reclaimed.items()
-                if after.epoch == self.part.epoch and is_filter_within(topic_filter, apex)
-            ),
-            default=0,
-        )
-
-    def complete_claims(self, apexes: Iterable[str]) -> None:
-        """Complete claims: all deliveries that waited for them are processed."""
-        for apex in apexes:
-            self.claiming.pop(apex, None)
-            self.read.discard(apex)
+        return self.claims.claiming.get(apex, self._position)
 
     def is_read(self, topic: str, offset: int) -> bool:
         """
@@ -323,93 +362,33 @@ class Route:
 
         Sessions that were here read it from the journal; newer ones began behind it.
         """
-        position = self.position
-        return (
-            position is not None
-            and 0 < offset <= position.offset
-            and any(is_within(topic, apex) for apex in self.read)
-        )
+        position = self._position
+        is_behind = position is not None and 0 < offset <= position.offset
+        return is_behind and self.claims.covers_read(topic)
 
-    def wait(self, item: Item) -> None:
-        """Queue an item behind all that waits."""
-        self.waiting.append(item)
-        self._count(item, 1)
+    def since(self, topic_filter: str) -> int:
+        """
+        Return the offset up to which the present part has no record that is owed for the filter.
+        """
+        return self.claims.since(topic_filter, self.part.epoch)
 
-    def wait_first(self, items: Sequence[Item]) -> None:
-        """Queue items, in their order, before all that waits."""
-        for item in reversed(items):
-            self.waiting.appendleft(item)
-            self._count(item, 1)
+    # what the owner has to hear, or has
 
-    def next_waiting(self) -> Item:
-        """Dequeue the first item that waits."""
-        item = self.waiting.popleft()
-        self._count(item, -1)
-        return item
+    @property
+    def has_news(self) -> bool:
+        """True if the owner has to hear of claims or filters, even if the filters are the same."""
+        return self._has_news
 
-    def take_waiting(self) -> list[Publication]:
-        """Dequeue all that waits, in order, each publish by itself."""
-        return unfold([self.next_waiting() for _ in range(len(self.waiting))])
+    def note_news(self) -> None:
+        """Note that the owner has to hear of claims or filters."""
+        self._has_news = True
+        self._changes.note_news(self)
 
-    def unfold_waiting(self) -> Sequence[Publication]:
-        """Split the waiting runs into publishes, in place; return these."""
-        if any(not isinstance(item, Publication) for item in self.waiting):
-            self.wait_first(self.take_waiting())
-        return [item for item in self.waiting if isinstance(item, Publication)]
+    def tell_news(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the filters and the claims for the owner, which hears of them now."""
+        self._has_news = False
+        return sorted(self.interest.filters), sorted(self.claims.sayable)
 
-    def drop_waiting_qos0(self) -> int:
-        """Drop the waiting QoS 0 publishes; return how many."""
-        dropped = sum(item.count for item in self.waiting if not item.qos)
-        if dropped:
-            items = [self.next_waiting() for _ in range(len(self.waiting))]
-            self.wait_first([item for item in items if item.qos])
-        return dropped
-
-    def take_sent(self) -> list[Publication]:
-        """Dequeue all that was sent and is not answered, each publish by itself."""
-        sent, self.sent = self.sent, deque()
-        return unfold(sent)
-
-    def unanswered(self) -> Iterator[Item]:
-        """Yield the items in flight to the owner, and those in doubt."""
-        yield from self.sent
-        for doubt in self.doubts:
-            yield from doubt.publications
-
-    def awaits_answer(self, apex: str) -> bool:
-        """True if an unanswered publish has a topic within the apex."""
-        return any(is_within(t, apex) for item in self.unanswered() for t in topics_of(item))
-
-    def awaited(self, apexes: Collection[str]) -> set[str]:
-        """Return the apexes within which an unanswered publish has its topic."""
-        found: set[str] = set()
-        for item in self.unanswered():
-            for topic in topics_of(item):
-                apex = deepest_enclosing(topic, apexes)
-                while apex and apex not in found:
-                    found.add(apex)
-                    apex = deepest_enclosing(apex.rpartition("/")[0], apexes)
-        return found
-
-    def take_sent_through(self, sequence: int) -> list[Item]:
-        """Dequeue the sent publishes up to a sequence: the owner has accepted them."""
-        taken: list[Item] = []
-        count = sequence - self.first_sequence + 1
-        while self.sent and count > 0:
-            item = self.sent.popleft()
-            if isinstance(item, Run) and item.count > count:
-                item, rest = item.cut(count)
-                self.sent.appendleft(rest)
-            taken.append(item)
-            count -= item.count
-            self.first_sequence += item.count
-        return taken
-
-    def _count(self, item: Item, sign: int) -> None:
-        size = item.size * sign
-        self.waiting_size += size
-        self._backlog.size += size
-        if item.session is not None:
-            item.session.held_size += size
-        if not item.qos:
-            self.qos0_size += size
+    def need_marks(self, *, is_needed: bool) -> None:
+        """Note whether the owner may have journals that sessions here need."""
+        self._has_marks = is_needed

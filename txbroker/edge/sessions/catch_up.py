@@ -273,7 +273,7 @@ class CatchUp:
             position = None if route is None else route.position
             if route is None or position is None or position.epoch != cursor.part.epoch:
                 return False
-            if route.read:
+            if route.claims.read:
                 return False  # records that wait for the claim still come, behind the position
             if route.is_over:
                 return False  # its stream does not bring the rest of the part
@@ -361,7 +361,7 @@ class CatchUp:
         position covers the filters of other sessions only.
         """
         return all(
-            route.has_confirmed(topic_filter)
+            route.interest.has_confirmed(topic_filter)
             or route.apex in subscription.pending
             or not self._zones.may_concern(topic_filter, route.apex)
             for topic_filter, subscription in session.subscriptions.items()

@@ -24,7 +24,7 @@ from txbroker.directory.client_wills import will_id
 from txbroker.directory.entry import DirectoryWill
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.publication import Publication
-from txbroker.edge.routing.publisher import Publisher, settle
+from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.delayed_wills import DelayedWills
@@ -446,7 +446,7 @@ class ClientSessions:
         )
         publication = Publication(message, session, flow)
         if is_sys(packet.topic):
-            settle(publication)  # acknowledged and discarded (contract.md)
+            publication.settle()  # acknowledged and discarded (contract.md)
         elif flow is not None and flow.origin is not None:
             self._publisher.resend(publication, flow.origin)
         else:

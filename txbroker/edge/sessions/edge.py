@@ -17,14 +17,17 @@ from itertools import chain
 from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
+from txbroker.edge.routing.connector import Connector
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import Publication
-from txbroker.edge.routing.publisher import Connector, Publisher
+from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, RouteState, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.route_state import RouteState
 from txbroker.edge.routing.stored_outbox import OutboxStore
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.delivery import Delivery
@@ -249,17 +252,21 @@ class Edge:
 
     def keys_in_doubt(self, apex: str) -> list[MarkKey]:
         """Return the streams that the zone's owner may be asked about; it may forget all others."""
-        doubts = (doubt.key for route in self.zones for doubt in route.doubts)
+        doubts = (doubt.key for route in self.zones for doubt in route.queue.doubts)
         keys = chain(
             doubts, self.outboxes.keys(), self.clients.keys_in_doubt(), self._keys_of_left()
         )
         # Marks move with zones, up and down the tree, and no further.
         return [k for k in dict.fromkeys(keys) if is_within(k[2], apex) or is_within(apex, k[2])]
 
-    def on_connecting(self, route: Route) -> None:
-        """Note that an attempt to connect begins."""
-        if route.state is not RouteState.UNREACHABLE:
-            route.state = RouteState.CONNECTING
+    def on_serving(self, route: Route) -> None:
+        """Note that this node serves the zone from now on: a link to an earlier owner is closed."""
+        if not route.is_local and route.state is not RouteState.IDLE:
+            if route.port is not None:
+                # What it left unanswered is in doubt from here on, and this node knows the marks.
+                route.port.close("the zone is served here")
+            self._connector.disconnect(route)
+        route.serve()
 
     def on_owner(
         self,
@@ -286,20 +293,19 @@ class Edge:
             self.passages.on_restored(part)
         if known is not None and known.epoch < epoch:
             self.positions.on_renewed(route, known, epoch, predecessor)
-            route.position = StreamPosition(epoch=epoch, offset=0)
+            route.begin_part(epoch)
         elif known is None and predecessor and self.positions.is_late(predecessor, part):
-            route.position = StreamPosition(epoch=epoch, offset=0)
+            route.begin_part(epoch)
             self.positions.on_inherited(route, predecessor)
-        route.began = route.position
-        route.predecessor = (epoch, predecessor)
+        route.meet(epoch, predecessor)
 
     def on_failed(self, route: Route) -> None:
         """Count a failed attempt; several in a row make the zone unreachable."""
-        route.failures += 1
-        if route.failures < ATTEMPTS:
+        if route.port is not None:
+            return  # an attempt that was given up; another link is there
+        if route.count_failure() < ATTEMPTS:
             return
-        if route.unreachable_since is None:
-            route.unreachable_since = self._timers.now()
+        if route.fail(self._timers.now()):
             self._reporter.event("zone.unreachable", zone=route.apex)
         self.publisher.on_unreachable(route)
         # The address may be out of date, and every attempt would fail. The owner of the zone above
@@ -314,7 +320,7 @@ class Edge:
         self.outboxes.check()
         self.positions.check()
         self.low_water.check()
-        waiting = self.outboxes.unsafe_size + sum(route.waiting_size for route in self.zones)
+        waiting = self.outboxes.unsafe_size + sum(r.queue.waiting_size for r in self.zones)
         known = self.zones.backlog.size
         holds(self, 34, "bytes that wait are counted", waiting == known, waiting, known)
 
@@ -328,12 +334,7 @@ class Edge:
         position: StreamPosition,
     ) -> None:
         """Resume the route: the owner is connected, has our interest, and has sent our backlog."""
-        route.port = port
-        route.state = RouteState.ONLINE
-        route.failures = 0
-        route.position = position
-        if route.unreachable_since is not None:
-            route.unreachable_since = None
+        if route.connect(port, position):
             self._reporter.event("zone.reachable", zone=route.apex)
         self.cuts.learn(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
@@ -344,48 +345,37 @@ class Edge:
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """Note that the connection to the owner broke."""
-        route.port = None
-        route.state = RouteState.CONNECTING
+        is_ending = route.is_ending
+        route.lose()
         self.publisher.on_lost(route, key)
         self.outboxes.on_lost(route)
-        if route.is_ending:
+        if is_ending:
             self.cuts.on_gone(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """Process a delivery, live or caught up."""
-        is_read = bool(route.read) and route.is_read(message.topic, offset)
+        is_read = bool(route.claims.read) and route.is_read(message.topic, offset)
         if not is_read:
-            self.on_reached(route, offset)
+            route.reach(offset)
         self.delivery.deliver(LogPosition(route.part, offset), message, is_read=is_read)
 
     def on_runs(self, route: Route, runs: list[Run]) -> None:
         """Process many deliveries, live or caught up; of QoS 0, or each with its offset."""
-        if route.read:
+        if route.claims.read:
             for run in runs:
                 for index in range(run.count):
                     self.on_message(route, run.message(index), run.offset(index))
         else:
-            self.on_reached(route, runs[-1].last)
+            route.reach(runs[-1].last)
             self.delivery.deliver_runs(runs, route.part)
-
-    def on_reached(self, route: Route, offset: int) -> None:
-        """Advance the stream position: all our deliveries up to this offset have arrived."""
-        position = route.position
-        if position is not None and offset > position.offset:
-            route.position = StreamPosition(epoch=position.epoch, offset=offset)
 
     def on_claimed(self, route: Route, apexes: Collection[str], done: Callable[[], None]) -> None:
         """
         Complete claims: all deliveries that waited for them have arrived; `done` runs when that is
         durable.
         """
-        # Such a claim may have completed on an earlier link, and not be durable yet. Otherwise
-        # `done` would run before sessions' cursors for its records are durable.
-        is_read = not (route.read.isdisjoint(apexes) and set(route.completing).isdisjoint(apexes))
-        route.complete_claims(apexes)
-        if is_read:
+        if route.claims.complete(apexes):
             self.positions.wake()
-            route.completing.extend(apexes)
             self.keeper.when_durable(partial(self._on_claimed_safely, route, apexes, done))
         else:
             done()
@@ -394,25 +384,24 @@ class Edge:
 
     def on_resolved(self, route: Route, zone: ZoneCut, cuts: Iterable[ZoneCut], ttl: float) -> None:
         """Apply a node's answer that it serves the zone, and which cuts the zone has."""
-        route.resolving = False
-        route.failures = 0
+        route.end_question(is_answered=True)
         if route.port is not None:
             return  # its stream has newer cuts
-        route.fresh_until = self._timers.now() + ttl
+        route.freshen(self._timers.now() + ttl)
         self.zones.add(zone)
         self.cuts.learn(route, cuts)
         self.cuts.forget_ended(route)
-        self.publisher.redistribute(route.take_waiting())
+        self.publisher.redistribute(route.queue.take_waiting())
         self.interests.refresh()
         if route.is_needed:
             self._connector.connect(route)
 
     def on_unresolved(self, route: Route) -> None:
         """Repeat a question that got no answer; the cached answer is served stale meanwhile."""
-        route.resolving = False
         if route.port is not None or route.cuts is not None:
+            route.end_question()
             return
-        route.resolving = True  # other requests for the answer wait for the next attempt
+        route.begin_question()  # other requests for the answer wait for the next attempt
         self.on_failed(route)
         pause = min(FIRST_RETRY * 2 ** min(route.failures, MOST_DOUBLINGS), RETRY)
         self._timers.call_later(pause, lambda: self._retry(route))
@@ -425,13 +414,9 @@ class Edge:
         self._look_at_cache()
         self.clients.count_fills()
         now = self._timers.now()
-        due = [
-            r
-            for r in self.zones
-            if r.cuts is not None and r.port is None and r.fresh_until < now and not r.resolving
-        ]
+        due = [route for route in self.zones if route.is_stale(now)]
         for route in due[:REFRESHED_AT_ONCE]:
-            route.fresh_until = now + RETRY
+            route.freshen(now + RETRY)
             self._connector.resolve(route)
 
     def on_lineage(self, lineage: Iterable[ZoneCut]) -> None:
@@ -451,10 +436,8 @@ class Edge:
         self, route: Route, apexes: Collection[str], done: Callable[[], None]
     ) -> None:
         done()
-        for apex in apexes:
-            route.completing.remove(apex)
-        if not route.claiming.keys().isdisjoint(apexes):
-            route.has_news = True  # the apexes left and came back meanwhile
+        if route.claims.finish(apexes):
+            route.note_news()  # the apexes left and came back meanwhile
             self.interests.refresh()
 
     def _look_at_cache(self) -> None:
@@ -479,6 +462,6 @@ class Edge:
         )
 
     def _retry(self, route: Route) -> None:
-        route.resolving = False
+        route.end_question()
         if self.zones.get(route.apex) is route and route.is_needed and route.port is None:
             self.publisher.wake(route)

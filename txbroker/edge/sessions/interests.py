@@ -24,7 +24,7 @@ from itertools import count
 
 from txbroker.core.sorted_filters import SortedFilters
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, RouteState
+from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_interest import wanted, wanted_within
 from txbroker.edge.sessions.retained_feeds import Retained
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
@@ -108,10 +108,8 @@ class Interests:
         del self._counts[topic_filter]
         self._filters.discard(topic_filter)
         for route in self._zones.met_by(topic_filter):
-            if topic_filter in route.filters:
-                route.filters.discard(topic_filter)
-                if route.port is not None:
-                    route.port.remove_interest(topic_filter)
+            if route.interest.drop(topic_filter) and route.port is not None:
+                route.port.remove_interest(topic_filter)
 
     def leave(self, session: object, topic_filters: Iterable[str]) -> None:
         """
@@ -135,7 +133,7 @@ class Interests:
             return None
         answer = self._ask_own_zone(topic_filter)
         if answer is not None:
-            cover[0].filters.add(topic_filter)
+            cover[0].interest.add(topic_filter)
         return answer
 
     def begin(self, subscribing: SubscribeRequest) -> None:
@@ -186,7 +184,7 @@ class Interests:
 
     def on_answer(self, route: Route, request: int, offset: int, retained: Retained) -> None:
         """Apply a zone's answer: records behind `offset` belong to the subscription."""
-        known = route.requests.pop(request, None)
+        known = route.interest.take_request(request)
         if known is None:
             return
         topic_filter, asker = known
@@ -206,7 +204,7 @@ class Interests:
         Deliver a retained message that precedes the answer; if the link breaks in between, it comes
         again.
         """
-        known = route.requests.get(request)
+        known = route.interest.requests.get(request)
         subscribing = None if known is None else self._pending.get(known[1])
         if known is not None and subscribing is not None:
             subscribing.give_retained(known[0], message)
@@ -215,7 +213,7 @@ class Interests:
         """
         Ask the connected owner, which has this edge's filters, for all answers that are still open.
         """
-        route.requests.clear()
+        route.interest.forget_requests()
         self.bring_up(route)
         for subscribing in list(self._pending.values()):
             for topic_filter in sorted(subscribing.open.of(route.apex)):
@@ -231,9 +229,9 @@ class Interests:
         """
         # The claim goes out without a filter there, too. The child may have inherited one that this
         # edge has withdrawn since, and would hold deliveries for ever.
-        if below.apex not in below.claims:  # a cut may be announced again
+        if below.apex not in below.claims.apexes:  # a cut may be announced again
             below.claim(below.apex)
-        route.withdraw_claims(below.apex)
+        route.claims.withdraw(below.apex)
         for subscribing in self._pending.values():
             for topic_filter in subscribing.answered.of(route.apex):
                 if may_match_within(topic_filter, below.apex):
@@ -275,7 +273,7 @@ class Interests:
         to the set.
         """
         self.bring_up(route)
-        return route.filters
+        return route.interest.filters
 
     def filters_of(self, apex: str) -> set[str]:
         """Return all filters here that may match within the zone, or in a zone below."""
@@ -286,9 +284,9 @@ class Interests:
     def pending_by_zone(self) -> dict[str, int]:
         """Return the number of filters that wait for each zone that is not connected."""
         return {
-            route.apex: len(route.filters)
+            route.apex: len(route.interest.filters)
             for route in self._zones
-            if route.filters and route.state is not RouteState.ONLINE
+            if route.interest.filters and route.port is None
         }
 
     # internal
@@ -302,12 +300,12 @@ class Interests:
         is_woken: bool = True,
     ) -> None:
         is_dirty = route in self._dirty
-        if not route.filters and route.port is None and not is_dirty:
-            route.position = None  # no session missed the records since
-        route.filters.add(topic_filter)
+        if not route.interest.filters and route.port is None and not is_dirty:
+            route.forget_position()  # no session missed the records since
+        route.interest.add(topic_filter)
         if route.port is None:
             if is_dirty:
-                route.has_news = True  # the route is woken when it has all its filters
+                route.note_news()  # the route is woken when it has all its filters
             elif is_woken:
                 self._wake(route)
             return
@@ -317,10 +315,9 @@ class Interests:
             asked += (other for other, _ in self._join(route, {topic_filter}, set()))
         for one in asked:
             request = next(self._request)
-            route.requests[request] = (topic_filter, one)
-            route.port.add_interest(
-                topic_filter, request, retained=one.wants_retained(topic_filter)
-            )
+            route.interest.ask(request, topic_filter, one)
+            retained = one.wants_retained(topic_filter)
+            route.port.add_interest(topic_filter, request, retained=retained)
 
     def _look(self) -> None:
         """Mark the routes dirty that are concerned by changes since the last call."""
@@ -386,7 +383,7 @@ class Interests:
         concerned: set[str] = set()
         if apexes is None:
             now = wanted(self._zones, self._filters, route)
-            return now, route.filters - now
+            return now, set(route.interest.filters - now)
         for apex in apexes:
             texts = list(self._filters.within(apex))
             if not texts:
@@ -419,16 +416,15 @@ class Interests:
         return asked
 
     def _apply(self, route: Route, now: set[str], others: set[str], *, is_woken: bool) -> None:
-        new, gone = now - route.filters, others & route.filters
+        known = route.interest.filters
+        new, gone = now - known, others & known
         if not (new or gone or route.has_news):
             return
-        route.filters |= new
-        route.filters -= gone
+        route.interest.change(new, gone)
         if route.port is not None:
-            route.has_news = False
-            route.port.sync(sorted(route.filters), sorted(route.sayable_claims))
-        elif not route.filters:
-            route.position = None
+            route.port.sync(*route.tell_news())
+        elif not route.interest.filters:
+            route.forget_position()
         elif is_woken:
             self._wake(route)
 

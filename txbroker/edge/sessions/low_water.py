@@ -232,7 +232,8 @@ class LowWater:
         self._told = told
 
     def _set_needed(self, route: Route, *, is_concerned: bool) -> None:
-        was_needed, route.has_marks = route.is_needed, is_concerned
+        was_needed = route.is_needed
+        route.need_marks(is_needed=is_concerned)
         is_known = route.cut is not None and not route.is_local
         if is_concerned and not was_needed and route.port is None and is_known:
             self._wake(route)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.low_water import LowWater

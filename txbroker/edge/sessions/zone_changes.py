@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from txbroker.edge.routing.publisher import Connector, Publisher
+from txbroker.edge.routing.connector import Connector
+from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
-from txbroker.edge.routing.route import Route, RouteState, StreamPosition
+from txbroker.edge.routing.route import Route
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.session_cursors import SessionCursors
 from txbroker.edge.sessions.transition_log import TransitionLog
@@ -54,13 +56,11 @@ class ZoneChanges:
         """
         Follow a cut: the owner's stream announces that another node serves this apex from here on.
         """
-        if route.cuts is None:
-            route.cuts = {}
-        assert route.cuts is not None
-        for apex in route.cuts.within(cut.apex):
+        cuts = route.learn_cuts({}) if route.cuts is None else route.cuts
+        for apex in cuts.within(cut.apex):
             if apex != cut.apex:
-                route.cuts.drop(apex)
-        route.cuts.put(cut)
+                cuts.drop(apex)
+        cuts.put(cut)
         self._passages.went(JournalId(cut.apex, cut.epoch), is_return=False)
         below = self._zones.add(cut)
         self._interests.on_cut(route, below)
@@ -96,7 +96,7 @@ class ZoneChanges:
         """
         below = self._zones.get(apex)
         if below is None or below.epoch <= epoch:
-            route.reclaimed[apex] = after
+            route.claims.reclaim(apex, after)
         self._came_back(route, apex, epoch, after.offset)
 
     def on_gone(self, route: Route, *, is_whole: bool) -> None:
@@ -110,12 +110,11 @@ class ZoneChanges:
         self._connector.disconnect(route)
         above = self._zones.enclosing(route.apex)
         self._zones.remove(route)
-        route.port = None
-        route.state = RouteState.IDLE
+        route.leave()
         if above is not route:
             self._fall_back(route, above, is_whole=is_whole)
-        returned = [*route.take_sent(), *route.take_waiting()]
-        route.filters = set()
+        returned = [*route.queue.take_sent(), *route.queue.take_waiting()]
+        route.interest.clear()
         self._publisher.redistribute(returned)
         self._publisher.forget(route, above)
         self._interests.refresh()
@@ -130,7 +129,7 @@ class ZoneChanges:
         beginning.
         """
         before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
-        route.cuts = now
+        route.learn_cuts(now)
         news: list[Route] = []
         behind = self._positions.behind_in(route) if follow else []
         for cut in now.values():
@@ -149,11 +148,10 @@ class ZoneChanges:
         route = self._zones.get(part.zone)
         if route is None or route is teller or route.epoch > part.epoch or route.is_local:
             return
-        route.over = part.epoch
+        route.end_part(part.epoch)
         if route.port is None:
             self.on_gone(route, is_whole=False)
         else:
-            route.is_ending = True
             route.port.close("the zone went back to the node above")
 
     def forget_ended(self, route: Route) -> None:
@@ -183,8 +181,7 @@ class ZoneChanges:
         if below is not None and below.epoch > epoch:
             return
         if below is not None and below.is_local:
-            below.is_ending = True  # the local zone announces its end itself, at once
-            return
+            return  # the local zone announces its end itself, at once
         self._passages.came_back(JournalId(apex, epoch), LogPosition(route.part, offset))
         if below is None:
             route.claim(apex, is_read=True)
@@ -205,10 +202,9 @@ class ZoneChanges:
             above.cuts.drop(route.apex)
             # Cuts below stay in force before the heir has announced them. Otherwise the interest
             # there would be withdrawn for a moment.
-            above.cuts = {**(route.cuts or {}), **above.cuts}
-        above.doubts.extend(route.doubts)
-        route.doubts = []
-        if above.doubts:
+            above.learn_cuts({**(route.cuts or {}), **above.cuts})
+        above.queue.add_doubts(route.queue.take_doubts())
+        if above.queue.doubts:
             self._publisher.ask(above)
         if above.port is None and above.cut is not None:
             self._connector.resolve(above)
@@ -232,5 +228,5 @@ class ZoneChanges:
         if position is not None:
             here = LogPosition(route.part, route.position.offset)
             self._positions.on_renewed(below, position, below.epoch, here)
-        below.position = StreamPosition(epoch=below.epoch, offset=0)
+        below.begin_part(below.epoch)
         self._positions.on_cut(route, below, behind)
