@@ -46,13 +46,17 @@ def test_the_second_one_waits_for_the_first_to_be_durable() -> None:
     """Also where a message of QoS 0 came between, which nothing waits for."""
     authority, journal = authority_of("", DelegationTable(""), lazy=True)
     authority.open(1)
-    authority.publish(will(), ("one", 1, "", 1), 1)
+    source = EdgeRecorder()
+    authority.publish(will(), ("one", 1, "", 1), 1, (source, "one"))
     authority.publish(Message("x", b"", 0))
-    authority.publish(will(), ("other", 1, "", 1), 1)
+    authority.publish(will(), ("other", 1, "", 1), 1, (source, "other"))
 
-    assert (1, 0) == (authority.settles_at, authority.delivered)
+    assert ((1, 0), []) == ((authority.settles_at, authority.delivered), source.events)
     journal.sync(1)
-    assert 1 == authority.delivered
+    assert (1, [("settled", "one", "other")]) == (authority.delivered, source.events)
+
+    authority.publish(will(), ("third", 1, "", 1), 1, (source, "third"))
+    assert ("settled", "third") == source.events[-1]
 
 
 def test_it_is_known_where_its_topic_went() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.journal import MemoryJournal, authority_of, authority_over
 from tests.support.recorders import EdgeRecorder, cut, take
 from txbroker.authority.authority import Authority
@@ -39,10 +41,9 @@ class Zone:
         self, topic: str, payload: str, qos: int = 1, *, retain: bool = False
     ) -> PublishVerdict:
         """Publish for the edge, which waits for the acknowledgement."""
-        verdict = self.authority.publish(Message(topic, payload.encode(), qos, retain))
-        if qos:
-            self.authority.await_durable(self.port)
-        return verdict
+        receipt = (self.port, payload) if qos else None
+        message = Message(topic, payload.encode(), qos, retain)
+        return self.authority.publish(message, receipt=receipt)
 
     def ask(self, request: int = 1) -> None:
         """What is retained?"""
@@ -68,7 +69,7 @@ def test_nothing_is_delivered_retained_or_acknowledged_before_it_is_durable() ->
     retained = zone.authority.retained.get("a")
 
     assert ([], None, 0) == before
-    assert [("deliver", 1, "1"), ("deliver", 2, "2"), ("durable", 2)] == zone.events
+    assert [("deliver", 1, "1"), ("deliver", 2, "2"), ("settled", "1", "2")] == zone.events
     assert retained is not None
     assert (b"2", 2) == (retained.payload, zone.authority.delivered)
 
@@ -82,7 +83,7 @@ def test_qos0_is_delivered_at_once() -> None:
     zone.journal.sync()
 
     assert [("deliver", 0, "2")] == before
-    assert [("deliver", 1, "1"), ("durable", 2)] == zone.events
+    assert [("deliver", 1, "1"), ("settled", "1")] == zone.events
     assert zone.authority.retained.get("a") is not None
 
 
@@ -94,11 +95,10 @@ def test_part_of_what_waits_becomes_durable() -> None:
     zone.journal.sync(2)
     first = take(zone.events)
     is_settled = zone.authority.is_settled
-    zone.authority.await_durable(zone.port)
     zone.journal.sync(3)
 
-    assert [("deliver", 1, "1"), ("deliver", 2, "2"), ("durable", 2)] == first
-    assert [("deliver", 3, "3"), ("durable", 3)] == zone.events
+    assert [("deliver", 1, "1"), ("deliver", 2, "2"), ("settled", "1", "2")] == first
+    assert [("deliver", 3, "3"), ("settled", "3")] == zone.events
     assert (False, True) == (is_settled, zone.authority.is_settled)
 
 
@@ -138,7 +138,7 @@ def test_topic_that_was_delivered_behind_a_fence_stays_fenced() -> None:
     zone.authority.subtrees.fence(outgoing)
     zone.journal.sync()
 
-    assert [("deliver", 1, "1"), ("durable", 1)] == zone.events
+    assert [("deliver", 1, "1"), ("settled", "1")] == zone.events
     assert zone.say("z/a", "2") is PublishVerdict.PARKED
 
 
@@ -159,6 +159,51 @@ def test_topic_that_was_read_from_the_journal_stays_refused() -> None:
     assert zone.say("z/a", "2") is PublishVerdict.NOT_AUTHORITATIVE
 
 
+# -- who hears that a publish is safe
+
+
+def test_sources_hear_of_their_own_publishes_behind_all_deliveries() -> None:
+    """In the order of the publishes, once for each sync."""
+    zone = Zone()
+    other = EdgeRecorder(zone.events, "other")
+    zone.say("a", "1")
+    zone.authority.publish(Message("a", b"2", 1), receipt=(other, "2"))
+    zone.say("a", "3")
+    zone.journal.sync()
+
+    assert [("deliver", 1, "1"), ("deliver", 2, "2"), ("deliver", 3, "3")] == zone.events[:3]
+    assert [("settled", "1", "3"), ("other", "settled", "2")] == zone.events[3:]
+
+
+def test_what_was_durable_is_acknowledged_though_an_action_failed() -> None:
+    """The others behind it are settled at the next sync."""
+    zone = Zone()
+    zone.say("a", "1")
+    zone.authority.in_order(lambda: 1 // 0)
+    zone.say("a", "2")
+    with pytest.raises(ZeroDivisionError):
+        zone.journal.sync()
+    first = take(zone.events)
+    zone.journal.sync()
+
+    assert [("deliver", 1, "1"), ("settled", "1")] == first
+    assert [("deliver", 2, "2"), ("settled", "2")] == zone.events
+
+
+def test_a_new_epoch_gives_back_what_was_not_durable() -> None:
+    """Nobody is acknowledged for it."""
+    zone = Zone()
+    zone.say("a", "1")
+    zone.journal.sync()
+    zone.say("a", "2")
+    zone.say("a", "3")
+    take(zone.events)
+    zone.authority.open(2)
+    zone.journal.sync()
+
+    assert [("close",), ("void", "2", "3")] == zone.events
+
+
 # -- what has its place among the messages
 
 
@@ -174,8 +219,8 @@ def test_answer_keeps_its_place() -> None:
     zone.journal.sync(2)
 
     assert [] == before
-    assert [("deliver", 1, "1"), ("answer", 1, 1, ["1"]), ("durable", 1)] == between
-    assert [("deliver", 2, "2")] == zone.events
+    assert [("deliver", 1, "1"), ("answer", 1, 1, ["1"]), ("settled", "1")] == between
+    assert [("deliver", 2, "2"), ("settled", "2")] == zone.events
 
 
 def test_answer_waits_for_nothing_but_what_was_taken_before() -> None:
@@ -194,7 +239,7 @@ def test_answer_waits_for_nothing_but_what_was_taken_before() -> None:
         ("deliver", 0, "3"),
         ("deliver", 1, "1"),
         ("answer", 2, 1, []),
-        ("durable", 1),
+        ("settled", "1"),
     ] == zone.events
 
 
@@ -234,7 +279,7 @@ def test_cuts_and_the_end_keep_their_place() -> None:
         ("gone", "z/x", 1),
         ("deliver", 3, "3"),
         ("gone", "z", 1),
-        ("durable", 3),
+        ("settled", "1", "2", "3"),
     ] == zone.events
     assert 0 == len(zone.authority.retained)
 

@@ -63,9 +63,6 @@ class Port:
     def unpark(self) -> None:
         """Nothing was parked."""
 
-    def on_durable(self, offset: int) -> None:
-        """Nothing was published."""
-
     def close(self, reason: str) -> None:
         """There is no connection."""
 

@@ -128,7 +128,7 @@ PLANTS: dict[str, Plant] = {
     "a record is shown that was not taken": Plant(3, queue, lambda q: {"through": q.last + 1}),
     "a record is forgotten": Plant(3, queue, lambda q: {"last": q.last + 1000}),
     "an entry stands before earlier ones": Plant(
-        3, queue, lambda q: {"_queue": [(q.last + 1, None, None, 0)]}
+        3, queue, lambda q: {"_queue": [(q.last + 1, None, None, 0, None)]}
     ),
     "durable before the sync": Plant(
         3, store, lambda s: {"_durable": s._part.log.synced + 1, "_begun": 0}

@@ -83,8 +83,13 @@ class EdgeRecorder:
     def unpark(self) -> None:
         self._add("unpark")
 
-    def on_durable(self, offset: int) -> None:
-        self._add("durable", offset)
+    # a source of publishes, too (`PublishSource`)
+
+    def on_settled(self, tickets: Sequence[object]) -> None:
+        self._add("settled", *tickets)
+
+    def on_void(self, tickets: Sequence[object]) -> None:
+        self._add("void", *tickets)
 
     def close(self, reason: str) -> None:
         self._add("close")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from txbroker.authority.accepted_wills import AcceptedWills
-from txbroker.authority.commit_queue import CommitQueue, Taken
+from txbroker.authority.commit_queue import CommitQueue, Receipt, Taken, by_source
 from txbroker.authority.edge_peer import TAKEN, EdgePeer, EdgePort, PublishVerdict
 from txbroker.authority.edge_peers import EdgePeers
 from txbroker.authority.edge_registry import EdgeRegistry
@@ -71,7 +71,6 @@ class Authority:
         self._journal = journal
         self._settling = CommitQueue()
         self.wills = AcceptedWills(self.marks)
-        self._awaiting: dict[EdgePort, None] = {}
         self._bailiwick = ZoneScope(apex, table, router)
         self._ours = self._bailiwick.ours
         self.reception = EdgeRegistry(self, table, journal, self._bailiwick)
@@ -81,15 +80,19 @@ class Authority:
     # from the edges: publishes
 
     def publish(
-        self, message: Message, key: MarkKey | None = None, sequence: int = 0
+        self,
+        message: Message,
+        key: MarkKey | None = None,
+        sequence: int = 0,
+        receipt: Receipt | None = None,
     ) -> PublishVerdict:
         """
         Give the message an offset and append it; return the verdict.
 
-        A message of QoS 1 or 2 is delivered once it is durable; `await_durable` notifies its port.
-        `key` and `sequence` are the origin id of a message from another node; QoS 0 has none. A
-        will that was accepted before is TAKEN again without a second record: its first record lies
-        at or below `settles_at`.
+        A message of QoS 1 or 2 is delivered once it is durable; then the source of a TAKEN one's
+        `receipt` is told. `key` and `sequence` are the origin id of a message from another node;
+        QoS 0 has none. A will that was accepted before is TAKEN again without a second record: its
+        receipt waits for the first one.
         """
         topic = message.topic
         if topic not in self._ours:
@@ -99,6 +102,8 @@ class Authority:
             if verdict is not TAKEN:
                 return verdict
         if message.will is not None and not self.wills.begin(message):
+            if receipt is not None:
+                self._settling.add_receipt(receipt)
             return TAKEN
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
@@ -107,35 +112,47 @@ class Authority:
             self._deliver(Record(0, message))
             return TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
-        self._settling.add(Record(offset, message), key, sequence)
+        self._settling.add(Record(offset, message), key, sequence, receipt)
         if self._journal.durable >= offset:
             self.on_durable(offset)
         return TAKEN
 
-    def publish_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> bool:
+    def publish_run(
+        self,
+        run: Run,
+        key: MarkKey | None = None,
+        sequence: int = 0,
+        receipt: Receipt | None = None,
+    ) -> bool:
         """
         Append all messages of the run in order, or none of them.
 
-        Return False if some message must be refused or parked. `key` and `sequence`: see `publish`;
-        `sequence` belongs to the last message.
+        Return False if some message must be refused or parked. `key`, `sequence`, `receipt`: see
+        `publish`; `sequence` belongs to the last message.
         """
         if not self.serving or not self._bailiwick.has(run):
             return False
         if run.qos:
-            self.take_run(run, key, sequence)
+            self.take_run(run, key, sequence, receipt)
         else:
             self.keep_qos0((run,))
             self._deliver_run(run)
         return True
 
-    def take_run(self, run: Run, key: MarkKey | None = None, sequence: int = 0) -> None:
+    def take_run(
+        self,
+        run: Run,
+        key: MarkKey | None = None,
+        sequence: int = 0,
+        receipt: Receipt | None = None,
+    ) -> None:
         """
         Append a run of QoS 1 and 2 as `publish_run` does; the caller knows that the zone owns all
         topics.
         """
         first = run.first = self._journal.append_run(run, key, sequence)
         last = self.offset = first + run.count - 1
-        self._settling.add_run(run, last, key, sequence)
+        self._settling.add_run(run, last, key, sequence, receipt)
         if self._journal.durable >= last:
             self.on_durable(last)
 
@@ -152,14 +169,6 @@ class Authority:
     def settles_at(self) -> int:
         """Return the offset at which all accepted publishes are durable."""
         return self._settling.last
-
-    def await_durable(self, port: EdgePort) -> None:
-        """Notify the port's `on_durable` once all its publishes so far are durable."""
-        self._awaiting[port] = None
-
-    def forget(self, port: EdgePort) -> None:
-        """Drop the port's pending notification: its link is closed."""
-        self._awaiting.pop(port, None)
 
     def cut_for(self, topic: str) -> ZoneCut | None:
         """Return the cut of a refused topic; None if the zone itself is another node's."""
@@ -197,19 +206,25 @@ class Authority:
         return self._settling.is_empty
 
     def on_durable(self, offset: int) -> None:
-        """Deliver the records up to the durable `offset`, then notify the ports that await it."""
-        while taken := self._settling.next(offset):
-            self._settle(taken)
-        awaiting, self._awaiting = self._awaiting, {}
-        run_all(partial(port.on_durable, offset) for port in awaiting)
+        """Deliver the records up to the durable `offset`, then tell those who published them."""
+        settled: list[Taken] = []
+        try:
+            while taken := self._settling.next(offset):
+                settled += taken
+                self._settle(taken)
+        finally:
+            told = by_source(settled)
+            run_all(partial(source.on_settled, tickets) for source, tickets in told.items())
 
     def _settle(self, taken: list[Taken]) -> None:
         runs: list[Run] = []
-        for _, what, key, sequence in taken:
+        for _, what, key, sequence, _ in taken:
             if key is not None:
                 self.marks[key] = sequence
             if isinstance(what, Run):
                 runs.append(what)
+            elif what is None:
+                continue
             elif not isinstance(what, Record):
                 what()
             else:
@@ -394,6 +409,7 @@ class Authority:
             came_from = LogPosition(JournalId(zone, before), offset)
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
+        self._settling.void()
         self._settling = CommitQueue(self.offset)
         for name, packed in state.retained.items():
             topic = name.decode()

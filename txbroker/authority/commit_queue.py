@@ -1,8 +1,10 @@
 """
 What an authority has taken and may not show yet: it waits, in order, until it is durable.
 
-Everything whose place among the records matters waits in the same queue (answers to interests,
-cuts, the marks of a Welcome), each behind the last record that was taken before it.
+This is the one place of a zone that knows what waits for which offset. Everything whose place among
+the records matters waits in the same queue: the records, who is to hear that they are safe (a
+receipt each), answers to interests, cuts, the marks of a Welcome, each behind the last record that
+was taken before it.
 
 An entry has three states: taken, durable, settled. The authority takes an entry at the end of the
 queue. The journal tells an offset up to which records are durable. The queue then gives up entries
@@ -12,7 +14,8 @@ up to that offset, from the front; the authority shows and acknowledges them. No
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
@@ -22,12 +25,26 @@ from txbroker.mqtt.wire.message import Message
 
 Action = Callable[[], None]
 
-Taken = tuple[int, Record | Run | Action, MarkKey | None, int]
-"""
-One queue entry: its offset, its content, and the origin id of a publish of another node.
 
-The content is a record of QoS 1 or 2, a run of them without retained messages, or an action. The
-origin id is that of a run's last message.
+class PublishSource(Protocol):
+    """Whoever hands publishes to the authority: a stream on a link, or the node's own edge."""
+
+    def on_settled(self, tickets: Sequence[Any]) -> None:
+        """Acknowledge the publishes with these tickets, in order: they are durable and shown."""
+
+    def on_void(self, tickets: Sequence[Any]) -> None:
+        """Take the publishes with these tickets back: their epoch ended first."""
+
+
+Receipt = tuple[PublishSource, Any]
+"""Who is to hear that a publish is safe, and the ticket by which the source knows it."""
+
+Taken = tuple[int, Record | Run | Action | None, MarkKey | None, int, Receipt | None]
+"""
+One queue entry: its offset, its content, the origin id of a publish of another node, the receipt.
+
+The content is a record of QoS 1 or 2, a run of them without retained messages, an action, or None
+for a receipt alone. The origin id is that of a run's last message.
 """
 
 
@@ -51,23 +68,35 @@ class CommitQueue:
         """True if the queue has no entry."""
         return not self._queue
 
-    def add(self, record: Record, key: MarkKey | None, sequence: int) -> None:
+    def add(
+        self, record: Record, key: MarkKey | None, sequence: int, receipt: Receipt | None
+    ) -> None:
         """Enqueue an appended record."""
         self.last = record.offset
-        self._queue.append((self.last, record, key, sequence))
+        self._queue.append((self.last, record, key, sequence, receipt))
         if record.message.retain:
             self._retained[record.message.topic] = record.offset
 
-    def add_run(self, run: Run, last: int, key: MarkKey | None, sequence: int) -> None:
+    def add_run(
+        self, run: Run, last: int, key: MarkKey | None, sequence: int, receipt: Receipt | None
+    ) -> None:
         """Enqueue an appended run, whose last offset is `last`."""
         self.last = last
-        self._queue.append((last, run, key, sequence))
+        self._queue.append((last, run, key, sequence, receipt))
+
+    def add_receipt(self, receipt: Receipt) -> None:
+        """Enqueue a receipt for a publish that was taken before; at once if the queue is empty."""
+        if self._queue:
+            self._queue.append((self.last, None, None, 0, receipt))
+        else:
+            source, ticket = receipt
+            source.on_settled((ticket,))
 
     def in_order(self, action: Action) -> None:
         """Run the action when all entries before it have settled; at once if the queue is empty."""
         if self._queue:
             # The last offset of all may be a QoS 0 record's, which the queue never reaches.
-            self._queue.append((self.last, action, None, 0))
+            self._queue.append((self.last, action, None, 0, None))
         else:
             action()
 
@@ -89,6 +118,12 @@ class CommitQueue:
         if taken:
             self.through = taken[-1][0]
         return taken
+
+    def void(self) -> None:
+        """Give all receipts back, as the epoch has ended; the queue is not used any more."""
+        entries, self._queue = self._queue, deque()
+        for source, tickets in by_source(entries).items():
+            source.on_void(tickets)
 
     def check(self, durable: int) -> None:
         """State the order of what waits; records up to `durable` are durable."""
@@ -114,3 +149,13 @@ class CommitQueue:
             del self._retained[topic]
             self._overtaken.pop(topic, None)
         return is_older
+
+
+def by_source(entries: Iterable[Taken]) -> dict[PublishSource, list[Any]]:
+    """Return the tickets of the entries, in order, by the source that waits for them."""
+    found: dict[PublishSource, list[Any]] = {}
+    for entry in entries:
+        if entry[4] is not None:
+            source, ticket = entry[4]
+            found.setdefault(source, []).append(ticket)
+    return found

@@ -71,9 +71,6 @@ class EdgePort(Protocol):
     def unpark(self) -> None:
         """Retry parked publishes: a fence was lifted or became a cut."""
 
-    def on_durable(self, offset: int) -> None:
-        """Acknowledge the edge's publishes up to this offset."""
-
     def close(self, reason: str) -> None:
         """Close the link: a newer link of the same edge has replaced it."""
 

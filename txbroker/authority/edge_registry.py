@@ -79,9 +79,6 @@ class ServedZone(Protocol):
     def is_settled(self) -> bool:
         """True if all accepted publishes are durable and delivered."""
 
-    def forget(self, port: EdgePort) -> None:
-        """Drop the port's pending notification: its link is closed."""
-
     def in_order(self, action: Callable[[], None]) -> None:
         """Run the action when all publishes accepted before it are durable and delivered."""
 
@@ -184,7 +181,6 @@ class EdgeRegistry:
 
     def disconnect(self, peer: EdgePeer, port: EdgePort) -> None:
         """Note that the edge's link is closed; the interest stays, so that the edge can resume."""
-        self._authority.forget(port)
         if peer.port is port:
             peer.port = None
 

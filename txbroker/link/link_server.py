@@ -129,7 +129,11 @@ class LinkServer:
             host.authority, host.counters, self.packet_writer, lambda: host.mark_next(self)
         )
         self._intake = PublishReceiver(
-            host.authority, host.counters, self._packet_reader, self._send
+            host.authority,
+            host.counters,
+            self._packet_reader,
+            self._send,
+            lambda: host.mark_dirty(self),
         )
         self._answers = InterestAnswers(
             tell=self._on_gathered,
@@ -311,12 +315,6 @@ class LinkServer:
         """Let the edge retry parked publishes: a fence was lifted or became a cut."""
         self._intake.unpark()
 
-    def on_durable(self, offset: int) -> None:
-        """Acknowledge the edge's publishes up to this offset."""
-        if self._intake.on_durable(offset):
-            self._authority.await_durable(self)
-        self._host.mark_dirty(self)
-
     def close(self, reason: str) -> None:
         """Close the link; its further bytes are ignored."""
         self._is_lost = True
@@ -347,8 +345,6 @@ class LinkServer:
             self._intake.on_run(item)
         else:
             self._intake.on_publish(item)
-        if item.qos:
-            self.on_durable(self._authority.delivered)
 
     def _on_frame(self, frame: LinkFrame) -> None:
         kind = frame.WhichOneof("kind")

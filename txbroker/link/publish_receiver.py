@@ -12,7 +12,6 @@ was taken waits in `_open` for its offset to be durable, then raises `taken`, th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -26,7 +25,7 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.link.batch_headers import RunLengths, check_clients, name_publishers
 from txbroker.link.frames import LinkError, encode_frame
 from txbroker.model.counters import Counters
-from txbroker.model.invariant import holds, ordered
+from txbroker.model.invariant import ordered
 from txbroker.model.publish_run import Octets
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message, WillId
@@ -47,7 +46,8 @@ class _Stream:
     A stream with the number `number` on this link, `mark` in marks.
 
     `next` is the least sequence that its next publish may have, `taken` the last one that is
-    durable; `parked` is a topic that is being handed over, and on which the stream waits.
+    durable; `parked` is a topic that is being handed over, and on which the stream waits. `due` is
+    called when there is something to acknowledge.
 
     Invariant: taken_told <= taken < next.
     """
@@ -55,11 +55,20 @@ class _Stream:
     number: int
     mark: MarkKey
     has_gaps: bool
+    due: Callable[[], None]
     next: int = 1
     taken: int = 0
     taken_told: int = 0
     is_stopped: bool = False
     parked: str | None = None
+
+    def on_settled(self, tickets: Sequence[int]) -> None:
+        """Acknowledge publishes up to the last of these sequences."""
+        self.taken = tickets[-1]
+        self.due()
+
+    def on_void(self, tickets: Sequence[int]) -> None:
+        """Do nothing: the link ends with its epoch, and the edge sends the publishes again."""
 
 
 class PublishReceiver:
@@ -75,14 +84,16 @@ class PublishReceiver:
         counters: Counters,
         packet_reader: LinkReader,
         write: Callable[[bytes], None],
+        due: Callable[[], None],
     ) -> None:
+        """`due` is called when there is something to acknowledge."""
         self.received = 0
         self._packet_reader = packet_reader
         self._authority = authority
         self._counters = counters
         self._write = write
+        self._due = due
         self._streams: dict[int, _Stream] = {}
-        self._open: deque[tuple[int, _Stream, int]] = deque()
         self._stream: _Stream | None = None
         self._sequences: list[int] = []
         self._clients: Sequence[str] = ()
@@ -97,7 +108,7 @@ class PublishReceiver:
             raise LinkError("a stream has a number of its own")
         if len(self._streams) >= MOST_STREAMS:
             raise LinkError(f"a link has at most {MOST_STREAMS} streams")
-        self._streams[number] = _Stream(number, mark, has_gaps)
+        self._streams[number] = _Stream(number, mark, has_gaps, self._due)
 
     # from the edge
 
@@ -194,11 +205,10 @@ class PublishReceiver:
             if any(after <= before for after, before in pairwise([*sequences, stream.next - 1])):
                 return False
             last = sequences[0]
-        if not self._authority.publish_run(run, stream.mark, last):
+        if not self._authority.publish_run(run, stream.mark, last, (stream, last)):
             return False
         if stream.has_gaps:
             del self._sequences[-run.count :]
-        self._open.append((self._authority.settles_at, stream, last))
         stream.next = last + 1
         return True
 
@@ -208,16 +218,16 @@ class PublishReceiver:
         if message.qos and stream.is_stopped:
             return  # no publish behind a refused one is accepted (rule 1)
         self._packet_reader.forget()
+        receipt = (stream, stream.next) if message.qos else None
         verdict = (
             PublishVerdict.NOT_AUTHORITATIVE
             if self._is_stale
-            else self._authority.publish(message, stream.mark, stream.next)
+            else self._authority.publish(message, stream.mark, stream.next, receipt)
         )
         if not message.qos:
             if verdict is not TAKEN:
                 self._counters.add("publish.dropped.not_authoritative")
         elif verdict is TAKEN:
-            self._open.append((self._authority.settles_at, stream, stream.next))
             stream.next += 1
         else:
             stream.is_stopped = True
@@ -243,13 +253,6 @@ class PublishReceiver:
                 cut = self._authority.cut_for(topic)
                 self._refuse(stream, cut, retry=cut is None and self._authority.serving)
 
-    def on_durable(self, offset: int) -> bool:
-        """Note that publishes up to this offset are durable; return True if others wait."""
-        while self._open and self._open[0][0] <= offset:
-            _, stream, sequence = self._open.popleft()
-            stream.taken = sequence
-        return bool(self._open)
-
     def check(self) -> None:
         """State what is taken, acknowledged and marked of each stream."""
         marks, has_wills = self._authority.marks, len(self._authority.wills) > 0
@@ -258,10 +261,6 @@ class PublishReceiver:
             # A will that was taken before raises no mark: its own mark tells it from others.
             marked = one.taken if has_wills else marks.get(one.mark, 0)
             ordered(self, 1, "taken <= mark", one.taken, marked)
-        offsets = [offset for offset, _, _ in self._open]
-        ordered(self, 3, "open publishes <= last taken", *offsets, self._authority.settles_at)
-        for _, stream, sequence in self._open:
-            holds(self, 1, "open < next of its stream", sequence < stream.next, sequence)
 
     # to the edge
 

@@ -5,15 +5,14 @@ The link object is both ends: the edge's `OwnerPort` and the authority's `EdgePo
 closed (no route), open, or parked: a fence holds a topic, and publishes wait for `unpark`. `open`
 begins a new stream; `tell_gone` closes the link when another node serves the zone.
 
-Publishes first wait until their origin id is durable (`_outbound`), then for the authority's commit
-(`_open`). After the commit their clients are acknowledged, in order. A refused publish returns to
-the front of the route, with all that was queued after it.
+Publishes first wait until their origin id is durable (`_outbound`), then at the authority, for its
+commit. After the commit their clients are acknowledged, in order. A refused publish returns to the
+front of the route, with all that was queued after it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -52,7 +51,7 @@ class LocalLink:
         self._route: Route | None = None
         self._peer: EdgePeer | None = None
         self._is_parked = False
-        self._open: deque[tuple[int, Item | Callable[[], None]]] = deque()
+        self._void: list[Item] = []
         self._epoch = 0
         self._outbound = DurableSendQueue(edge.keeper.save_then, self._give)
         self._is_waited_for = False
@@ -71,13 +70,11 @@ class LocalLink:
         route = edge.zones.add(cut)
         edge.on_serving(route)
         self._route = route
-        if cut.epoch != self._epoch:
-            # Publishes that an earlier epoch left unanswered were not durable there. The route
-            # sends them again, and first.
-            self._epoch = cut.epoch
-            unanswered = [item for _, item in self._open if not callable(item)]
-            self._open.clear()
-            route.queue.wait_first(unanswered)
+        # Publishes that an earlier epoch left unanswered were not durable there. The route sends
+        # them again, and first.
+        void, self._void = self._void, []
+        route.queue.wait_first(void)
+        self._epoch = cut.epoch
         edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
         edge.interests.bring_up(route)
         self._begin_stream(cut.apex)
@@ -191,8 +188,7 @@ class LocalLink:
         edge = self._edge
         if not (edge.outboxes.is_idle(route) and edge.router.belongs(run, route, TAKEN)):
             return False
-        self._authority.take_run(run)
-        self._await(run)
+        self._authority.take_run(run, receipt=(self, run))
         return True
 
     def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
@@ -320,21 +316,6 @@ class LocalLink:
             route.queue.wait_first(self._outbound.close())
             self._edge.cuts.on_gone(route, is_whole=True)
 
-    def on_durable(self, offset: int) -> None:
-        """Acknowledge publishes up to this offset to their clients: they are durable."""
-        settled: list[Item] = []
-        while self._open and self._open[0][0] <= offset:
-            item = self._open.popleft()[1]
-            if not callable(item):
-                settled.append(item)
-                continue
-            self._edge.publisher.settle(settled)
-            settled = []
-            item()
-        self._edge.publisher.settle(settled)
-        if self._open:
-            self._authority.await_durable(self)
-
     def unpark(self) -> None:
         """Resume publishes: a fence was lifted, or became a cut."""
         self._is_parked = False
@@ -342,15 +323,31 @@ class LocalLink:
             stream.unpark()
         self._go_on()
 
+    # from the authority (PublishSource)
+
+    def on_settled(self, tickets: Sequence[Item | Callable[[], None]]) -> None:
+        """Acknowledge publishes to their clients, or call what waited: they are durable."""
+        settled: list[Item] = []
+        for item in tickets:
+            if not callable(item):
+                settled.append(item)
+                continue
+            self._edge.publisher.settle(settled)
+            settled = []
+            item()
+        self._edge.publisher.settle(settled)
+
+    def on_void(self, tickets: Sequence[Item | Callable[[], None]]) -> None:
+        """Keep publishes that an ended epoch left unanswered until the zone opens again."""
+        self._void += [item for item in tickets if not callable(item)]
+
     # from the streams
 
-    def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
-        """Publish a message at the authority, with its id in this stream."""
-        return self._authority.publish(message, key, sequence)
-
-    def when_taken(self, action: Callable[[], None]) -> None:
-        """Run `action` when the last accepted publish is durable."""
-        self._await(action)
+    def take(
+        self, message: Message, key: MarkKey, sequence: int, taken: Callable[[], None]
+    ) -> PublishVerdict:
+        """Publish a message, with its id in this stream; `taken` runs when it is durable."""
+        return self._authority.publish(message, key, sequence, (self, taken))
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Run `action` when all accepted publishes are durable and delivered."""
@@ -375,21 +372,11 @@ class LocalLink:
     def _give(self, item: Item) -> None:
         if isinstance(item, Publication):
             self._give_one(item)
-        elif self._authority.publish_run(item):
-            if item.qos:
-                self._await(item)
+        elif self._authority.publish_run(item, receipt=(self, item) if item.qos else None):
             self._look_at_outbound()
         else:
             assert self._route is not None
             self._route.queue.wait_first([*unfold((item,)), *self._outbound.close()])
-
-    def _await(self, item: Item | Callable[[], None]) -> None:
-        authority = self._authority
-        self._open.append((authority.settles_at, item))
-        if authority.is_settled:
-            self.on_durable(authority.settles_at)
-        else:
-            authority.await_durable(self)
 
     def _look_at_outbound(self) -> None:
         if self._is_waited_for and not self._outbound.waiting:
@@ -403,10 +390,9 @@ class LocalLink:
         if publication.keeps_id:
             assert flow is not None and flow.origin is not None
             key, sequence = flow.origin
-        verdict = self.take(message, key, sequence)
+        receipt = (self, publication) if message.qos else None
+        verdict = self._authority.publish(message, key, sequence, receipt)
         if verdict is TAKEN:
-            if message.qos:
-                self._await(publication)
             self._look_at_outbound()
             return
         # Returned publishes were numbered in this stream, and not accepted. A later mark of the

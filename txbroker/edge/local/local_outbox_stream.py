@@ -21,11 +21,10 @@ class LocalZone(Protocol):
     def is_serving(self) -> bool:
         """True if the zone is served here."""
 
-    def take(self, message: Message, key: MarkKey | None, sequence: int) -> PublishVerdict:
-        """Publish a message at the authority, with its id in this stream."""
-
-    def when_taken(self, action: Callable[[], None]) -> None:
-        """Run `action` when the last accepted publish is durable."""
+    def take(
+        self, message: Message, key: MarkKey, sequence: int, taken: Callable[[], None]
+    ) -> PublishVerdict:
+        """Publish a message, with its id in this stream; `taken` runs when it is durable."""
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Run `action` when all accepted publishes are durable and delivered."""
@@ -54,9 +53,9 @@ class LocalOutboxStream:
         for entry in entries:
             if self._is_stopped:
                 return
-            verdict = self._zone.take(entry.message, self._key, entry.number)
+            taken = partial(self._user.on_taken, entry.number)
+            verdict = self._zone.take(entry.message, self._key, entry.number, taken)
             if verdict is TAKEN:
-                self._zone.when_taken(partial(self._user.on_taken, entry.number))
                 continue
             self._is_stopped = True
             if verdict is PublishVerdict.PARKED:
