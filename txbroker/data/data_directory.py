@@ -116,7 +116,13 @@ class DataDirectory:
         self._segment_bytes = segment_bytes
         self.ledger: LedgerLog | None = None
         self.outboxes = OutboxFiles(
-            data / "outbox", self.committer, self.tables, _on_trimmed, data=data, now=wall
+            data / "outbox",
+            self.committer,
+            self.tables,
+            _on_trimmed,
+            data=data,
+            now=wall,
+            clock=self.message_clock,
         )
 
     def read(

@@ -31,7 +31,9 @@ from txbroker.model.errors import StoreError
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.wire.message import Message, WillId
 from txbroker.storage.committer import Committer
+from txbroker.storage.lived_time import LivedTime
 from txbroker.storage.log import SegmentLog
+from txbroker.storage.record_ages import RecordAges
 from txbroker.storage.recovery import OnTrimmed
 from txbroker.storage.tables import LogTables
 from txbroker.v1 import state_pb2
@@ -44,9 +46,20 @@ READ_ENTRIES = 512
 
 
 class OutboxEntryLog:
-    """The entries of one outbox (`OutboxLog`)."""
+    """
+    The entries of one outbox (`OutboxLog`).
 
-    def __init__(self, log: SegmentLog, committer: Committer, now: Callable[[], int]) -> None:
+    `clock`: of the ages of messages; None: they do not age.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        committer: Committer,
+        now: Callable[[], int],
+        clock: LivedTime | None = None,
+    ) -> None:
+        self._ages = None if clock is None else RecordAges(clock, log.next - 1)
         self.on_durable: Callable[[], None] = lambda: None
         self.log = log
         self.durable = log.next - 1
@@ -69,6 +82,8 @@ class OutboxEntryLog:
         """
         number = self.next
         self._gathered.append(OutboxEntry(number, message, origin))
+        if self._ages is not None:
+            self._ages.note(number)
         if holds:
             self._held[number] = holds
         else:
@@ -96,6 +111,12 @@ class OutboxEntryLog:
             for record in decode_records(batch, skip, limit):
                 sent = origin and (origin[0], origin[1] + record.offset - batch.first)
                 message = attrs.evolve(record.message, will=will) if will else record.message
+                expiry = message.expiry
+                if expiry is not None and self._ages is not None:
+                    # The owner gets an expired message with an interval of 0: the entry is its.
+                    message = message.with_expiry(
+                        expiry - self._ages.age(record.offset, batch.time)
+                    )
                 entries.append(OutboxEntry(record.offset, message, sent))
                 room -= message.size
             through = batch.first + skip + limit - 1
@@ -178,8 +199,10 @@ class OutboxFiles:
         *,
         data: Path,
         now: Callable[[], int],
+        clock: LivedTime | None = None,
     ) -> None:
-        """`data`: see `SegmentLog`; `now` in UTC microseconds."""
+        """`data`: see `SegmentLog`; `now` in UTC microseconds; `clock`: see `OutboxEntryLog`."""
+        self._clock = clock
         self._folder = folder
         self._committer = committer
         self._table = tables.table("outboxes")
@@ -249,7 +272,8 @@ class OutboxFiles:
             on_trimmed=self._on_trimmed,
             data=self._data,
         )
-        found = self._logs[_name(state)] = OutboxEntryLog(log, self._committer, self._now)
+        entries = OutboxEntryLog(log, self._committer, self._now, self._clock)
+        found = self._logs[_name(state)] = entries
         return found
 
     def _path(self, state: OutboxState) -> Path:
