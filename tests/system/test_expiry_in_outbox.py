@@ -22,9 +22,10 @@ def test_an_outbox_takes_off_the_time(tmp_path: Path) -> None:
                 child.kill()
                 for name, expiry in (("short", 1), ("long", 100)):
                     properties = [(MESSAGE_EXPIRY, expiry)]
-                    pub.publish(f"a/{name}", b"1", qos=1, properties=properties)
+                    pub.publish(f"a/{name}", b"1", qos=1, retain=True, properties=properties)
                 time.sleep(2.5)
-                child.start(ready=False)
+                child.start()
+                root.wait_event("outbox.drained", 30.0)
                 with RawClient5(child.mqtt) as sub:
                     sub.connect("sub")
                     sub.subscribe(("a/#", 1))
