@@ -372,6 +372,7 @@ def test_an_empty_list_is_kept_in_a_journal_as_it_came(core: Any) -> None:
         record.message.properties,
         record.message.link_packet,
     )
+    assert publish(b"a", b"1") == record.message.without_properties().link_packet
 
 
 @needs_compiled

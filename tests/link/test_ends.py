@@ -365,10 +365,9 @@ def test_newer_link_of_the_same_edge_takes_over() -> None:
 def rewrite(pieces: bytearray, change: Callable[[LinkFrame], None]) -> bytes:
     """What is on its way, as a node of another version says it."""
     reader = FrameReader()
-    frames = list(reader.read(bytes(pieces)))
+    frames = [one for one in reader.read(bytes(pieces)) if isinstance(one, LinkFrame)]
     pieces.clear()
     for frame in frames:
-        assert isinstance(frame, LinkFrame)
         change(frame)
     return b"".join(map(encode_frame, frames))
 

@@ -24,10 +24,10 @@ def with_length(properties: bytes) -> bytes:
 
 
 _texts = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
 ).map(str.encode)
 _topics = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0+#"), min_size=1, max_size=12
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0+#"), min_size=1, max_size=12
 ).map(str.encode)
 _properties = st.one_of(
     st.sampled_from([b"\x01\x00", b"\x01\x01"]),

@@ -24,7 +24,7 @@ CROWD = 64
 """
 Waiting calls that need no rest before each.
 
-Nodes that have not joined here, such as other children of the parent, ask for many clients at a time.
+Nodes that have not joined here, such as other children of the parent, ask for many clients at once.
 With a rest before each, their CONNECTs took longer.
 """
 

@@ -12,14 +12,17 @@ from structlog.testing import capture_logs
 
 from tests.support.cluster import on_loop
 from tests.support.recorders import cut
-from txbroker.core import Router
+from txbroker.core import Router, StoredRecords
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.journal_read_cache import ReadFailure
 from txbroker.journal.history.journal_reader import JournalReader, _chunk, _Search
+from txbroker.journal.store.record_format import encode_records
+from txbroker.journal.zone_journal import JournalChunk, Records
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.encoder import encode_publish
+from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import control_pb2
 
 ASKED = control_pb2.ReadRequest(zone="a", epoch=1, after=10, through=20)
@@ -109,6 +112,41 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
         route.learn_cuts({})
     reader.wire(zones)
     return reader
+
+
+class Disk:
+    """A node's disk that has one part of a journal."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.journals = {JournalId("a", 1): SimpleNamespace(log=SimpleNamespace(written=20))}
+        self._messages = messages
+
+    def read(self, *_: object, **__: object) -> JournalChunk:
+        stored = StoredRecords()
+        body = encode_records(self._messages, {})
+        stored.add(11, body, len(self._messages))
+        return JournalChunk(records=Records(stored), through=20, first=1, last=20, rest=0)
+
+
+def test_who_reads_no_properties_gets_records_without() -> None:
+    """An older node would refuse the whole answer, and ask again for ever."""
+    said = Message("a/x", b"1", 1, properties=b"\x01\x01"), Message("a/y", b"2", 2)
+    empty = encode_publish("a/z", b"\0" + b"3", 1, False, False, 1)
+    listed = Message("a/z", b"3", 1, packet=bytes((empty[0] | 0xC0,)) + empty[1:])
+    reader = reader_of(DelegationTable("b"))
+    disk: Any = Disk(*said, listed)
+    reader._disk = disk
+    for reads_properties in (True, False):
+        asked = control_pb2.ReadRequest(
+            zone="a", epoch=1, after=10, through=20, reads_properties=reads_properties
+        )
+        told = reader.answer(asked)
+        records = list(_chunk(asked, told, known_epoch, float).records)
+        assert [b"1", b"2", b"3"] == [one.message.payload for one in records]
+        wanted = [b"\x01\x01", b"", b""] if reads_properties else [b""] * 3
+        assert wanted == [one.message.properties for one in records]
+        kinds = [one.message.link_packet[0] >> 4 for one in records]
+        assert ([15, 3, 15] if reads_properties else [3] * 3) == kinds
 
 
 @on_loop

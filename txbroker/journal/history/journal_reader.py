@@ -135,7 +135,7 @@ class JournalReader:
                 unheard=self._is_unheard(part),
             )
         offsets = found.records.stored.offsets()
-        packets = found.records.stored.packets()
+        packets = _packets(found.records, has_properties=request.reads_properties)
         ages: Iterable[int] = ()
         if any(first in packets for first in _LISTED):
             ages = (round(found.records.age(offset) * 1000) for offset in offsets)
@@ -165,6 +165,7 @@ class JournalReader:
             after=after,
             through=through,
             root=root_to_wire(self._standing.root),
+            reads_properties=True,
         )
         assert self._zones is not None
         search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)
@@ -337,6 +338,13 @@ class _Search:
                 self.is_open, self.reason = True, f"{cut.grpc}: a node below has the zone"
         elif reply.idle:
             self.is_open, self.reason = True, f"{cut.grpc}: the node serves no zone now"
+
+
+def _packets(records: Records, *, has_properties: bool) -> bytes:
+    """Return the PUBLISH packets of records; an older node would refuse those with a list."""
+    if has_properties:
+        return records.stored.packets()
+    return b"".join([one.message.without_properties().link_packet for one in records])
 
 
 def _chunk(

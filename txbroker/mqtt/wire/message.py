@@ -81,7 +81,11 @@ class Message:
 
     def without_properties(self) -> Message:
         """Return the message as a node gets it that knows of no properties."""
-        return attrs.evolve(self, properties=b"", packet=None) if self.properties else self
+        packet = self._link_packet
+        has_list = packet is not None and packet[0] & LISTED == LISTED  # which may be empty
+        if not (self.properties or has_list):
+            return self
+        return attrs.evolve(self, properties=b"", packet=None)
 
     def property_list(self, level: int) -> bytes:
         """Return what stands before the payload of a PUBLISH for a client of this level."""
