@@ -23,6 +23,7 @@ from tests.support.mqttclient import until
 from txbroker.core import Router
 from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.rotation import Rotation
 from txbroker.runtime.sockets import poller, stream
 from txbroker.runtime.sockets.accepted import GONE, has_left
 from txbroker.runtime.sockets.poller import Poller
@@ -536,6 +537,7 @@ async def test_who_waits_at_a_port_that_closes_is_closed() -> None:
         client = bench.dial()
         bench.port.doRead()
     assert b"" == await read_all(client)
+    client.close()
 
 
 @on_loop
@@ -603,5 +605,7 @@ def test_a_port_that_cannot_go_on_ends_the_node(monkeypatch: pytest.MonkeyPatch)
     ended: list[str] = []
     monkeypatch.setattr(hooks, "_ends", [lambda: ended.append("ended")])
     monkeypatch.setattr(stream, "ceiling", lambda: 1 / 0)
-    stream.StreamPort.__new__(stream.StreamPort).doRead()
+    port = stream.StreamPort.__new__(stream.StreamPort)
+    port._waiting = Rotation()
+    port.doRead()
     assert ["ended"] == ended
