@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txbroker.delegation.peer_checks import check_name, check_near
+from txbroker.delegation.peer_checks import check_name, check_near, check_properties
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import (
     Answers,
@@ -38,6 +38,9 @@ Known = Callable[[str], int]
 """Returns the greatest known number of a client id; 0: none is known."""
 
 MOST_QOS = 2
+
+MOST_DELAY = 0xFFFFFFFF
+"""Seconds of the longest will delay that a client can ask for."""
 
 
 def check_request(request: Request, known: Known) -> None:
@@ -105,6 +108,9 @@ def _check_entry(entry: DirectoryEntry, known: Known) -> None:
         return
     if testament.will.qos > MOST_QOS:
         raise PeerError(f"a will of QoS {testament.will.qos}")
+    if testament.will.delay > MOST_DELAY:
+        raise PeerError(f"a will with a delay of {testament.will.delay} s")
+    check_properties((testament.will.properties,))
     try:
         validate_topic_name(testament.will.topic)
     except TopicError as error:

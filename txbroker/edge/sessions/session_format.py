@@ -22,13 +22,22 @@ from txbroker.delegation.peer_checks import (
 )
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
+from txbroker.mqtt.session.cursor import (
+    AS_PUBLISHED,
+    NO_LOCAL,
+    Cursor,
+    MergedPart,
+    Subscription,
+)
 from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_4
 from txbroker.v1 import state_pb2
+
+MOST_IDENTIFIER: Final = 268_435_455
+"""The highest subscription identifier (MQTT 5.0, section 3.8.2.1.2)."""
 
 
 def encode_session(session: Session, away_since: int, *, is_whole: bool = True) -> bytes:
@@ -252,6 +261,12 @@ def check_move(value: bytes) -> None:
         check_filters(had.filters)
     check_topics("", (flow.topic for flow in window.flows if flow.topic))
     check_properties(flow.properties for flow in window.flows)
+    identifiers = [i for flow in window.flows for i in flow.identifiers]
+    identifiers += (entry.identifier for entry in session.subscriptions if entry.identifier)
+    if not all(0 < identifier <= MOST_IDENTIFIER for identifier in identifiers):
+        raise PeerError("a subscription identifier that no client can set")
+    if any(entry.options & ~(NO_LOCAL | AS_PUBLISHED) for entry in session.subscriptions):
+        raise PeerError("subscription options that are not kept")
 
 
 class _Parts:
