@@ -71,6 +71,8 @@ LIKELY = {
     "zone": 2,
 }
 
+Done = Callable[[BaseException | None], None]
+
 
 class Killed(Exception):
     """The edge's process ends here."""
@@ -268,7 +270,7 @@ class Disk:
 
     def __init__(self, folder: Path, alarms: Alarms) -> None:
         self.writes_left = 1 << 30
-        self._work: tuple[Callable[[], None], Callable[[BaseException | None], None]] | None = None
+        self._work: tuple[Callable[[], object], Done] | None = None
         self.is_dirty = False
         self.committer = Committer(
             durability=Durability.SYNC,
@@ -337,9 +339,7 @@ class Disk:
     def _mark_dirty(self, _: object) -> None:
         self.is_dirty = True
 
-    def _in_thread(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def _in_thread(self, work: Callable[[], object], done: Done) -> None:
         self._work = work, done
 
     def _never(self, *_: object) -> None:

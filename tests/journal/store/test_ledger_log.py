@@ -93,7 +93,7 @@ class Bench:
         return found
 
     def _in_thread(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
     ) -> None:
         work()
         done(None)

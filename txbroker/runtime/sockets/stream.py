@@ -182,14 +182,17 @@ class StreamPort(Port):
 
     def doRead(self) -> None:
         """Accept connections. An escaping error would close the port, and leave the node deaf."""
-        hooks.run(self._accept_some)
-        hooks.run(self._pass_on)
+        hooks.run(self._accept_and_pass_on)
 
     def connectionLost(self, reason: Failure) -> None:
         """Stop listening; close the connections that wait here."""
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         while self._waiting:
             os.close(self._waiting.next())
+
+    def _accept_and_pass_on(self) -> None:
+        self._accept_some()
+        self._pass_on()
 
     def _accept_some(self) -> None:
         most = ceiling()
