@@ -14,10 +14,13 @@ import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.keeping import MemoryTable
 from tests.support.recorders import OwnerRecorder, cut
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
+from txbroker.edge.sessions.session_connect import PublishBarrier
+from txbroker.edge.sessions.session_transfer import SessionTransfer
 from txbroker.model.epoch_transition import END, FOREVER, EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
@@ -381,6 +384,42 @@ def test_node_is_restored_while_the_edge_is_away(
     # What had no acknowledgement that is durable comes once more.
     assert world.told(*filters) == by_topic(list(dict.fromkeys(came)) if is_anew else came)
     assert {} == client.session.places.behind
+
+
+def test_session_that_is_merged_follows_what_this_edge_went_through_without_it() -> None:
+    """Its earlier node had not heard that the zone's node was restored: nothing is skipped."""
+    world = World()
+    bench = world.bench
+    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    world.go_out()
+    world.find("a")
+    client = subscribed(bench, "a/#")
+    everywhere(world)
+    came = everything(client)
+    client.leave()
+    bench.settle()
+    state = moving.freeze("c")
+    assert state is not None
+    moving.release("c", b"token")
+    everywhere(world)
+    world.restore()
+    everywhere(world)
+    world.find("a")
+    client = subscribed(bench, "a/#")
+    everywhere(world)
+    moving.adopt("c", state, 2)
+    world.settle()
+    everywhere(world)
+
+    came += everything(client)
+    told = [text for texts in world.told("a/#").values() for text in texts]
+    assert sorted(told) == sorted(came)
+    session = client.session
+    assert {} == session.places.behind
+    bench.settle()
+    assert [session.subscriptions.keys()] == [
+        one.subscriptions.keys() for one in bench.restart().edge.clients.sessions.values()
+    ]
 
 
 @pytest.mark.parametrize("is_restored", [False, True])

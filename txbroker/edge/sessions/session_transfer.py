@@ -180,6 +180,10 @@ class SessionTransfer:
             self._clients.adopt(moved, moved.subscriptions, away=away)
         else:
             known.incarnation = max(known.incarnation, incarnation)
+            # The session here went through transitions of which the other one's node had not heard.
+            # Merged behind these, it would skip what the zone has taken since.
+            self._edge.passages.follow(moved)
+            moved.is_over = True  # otherwise its rows could be written over those of the session
             added = moved.subscriptions.keys() - known.subscriptions.keys()
             waiting = [*(entry for _, entry in window.flows), *window.held]
             confirmed = take_in(known, moved, waiting)
