@@ -18,7 +18,8 @@ The rules, and the numbers of the invariants that they stand for:
   that it had before is closed. At another site, while its own may be away, a client begins a new
   one, and the old one's subscriptions and messages come when that site is back: none is lost and
   none doubled but what was in flight, yet they come behind newer ones. So do messages that the
-  client published in the old one, and a retained one among them is the newest then.
+  client published in the old one, and a retained one among them is the newest then. So it is at the
+  other node of a site of two, which answers for both while its peer is away.
 - `will`: it comes once, and reaches whom it must, when the connection has ended without DISCONNECT
   at a node that lives on. None comes of a connection that is open while all can be reached, or that
   has said DISCONNECT in the calm.
@@ -181,9 +182,11 @@ class _Sessions:
         self._report = report
         self._losses = losses
         self._sites = sites
+        self._sizes = Counter(sites.values())
+        self._at: dict[str, str] = {}  # client: the node that accepted it last
         self._attempts: dict[str, int] = defaultdict(int)
         self._known: dict[str, str] = {}  # client: the site of its session
-        self._tries: dict[int, str] = {}  # connection: site
+        self._tries: dict[int, str] = {}  # connection: node
         self._parted: set[str] = set()  # clients, maybe with sessions at several sites
         self._is_calm = True
         self._void = ""  # a node that knows nobody, until the next calm
@@ -217,16 +220,20 @@ class _Sessions:
                 self._report.add("session", event, "its old connection was not closed")
 
     def _connecting(self, event: Connecting) -> None:
-        site = self._tries[event.connection] = self._sites.get(event.node, "")
+        self._tries[event.connection] = event.node
+        site = self._sites.get(event.node, "")
         home = self._known.get(event.client, site)
-        if not self._is_calm and (home != site or event.node == self._void):
+        is_at_peer = self._sizes[site] == 2 and self._at.get(event.client) != event.node
+        is_apart = home != site or event.node == self._void or is_at_peer
+        if not self._is_calm and is_apart:
             # A session may begin there of which the client never hears.
             self._parted.add(event.client)
 
     def _accepted(self, event: Connected) -> None:
-        site = self._tries.pop(event.connection)
+        node = self._at[event.client] = self._tries.pop(event.connection)
+        site = self._sites.get(node, "")
         home = self._known.get(event.client)
-        is_apart = bool(self._void) or home != site
+        is_apart = bool(self._void) or home != site or self._sizes[site] == 2
         if home is not None and is_apart and event.client in self._parted:
             self.begun_elsewhere.add(event.connection)
         elif home is not None and not event.session_present:

@@ -251,6 +251,28 @@ def test_publisher_whose_session_is_at_another_site_sends_as_new(story: Story) -
     assert [] == story.broken
 
 
+@pytest.mark.parametrize(
+    ("node", "others", "is_faulted", "expected"),
+    [
+        ("b", (), True, []),
+        ("b", (), False, ["session"]),
+        ("b", ("c",), True, ["session"]),
+        ("a", (), True, ["session"]),
+    ],
+)
+def test_session_may_begin_at_the_peer_of_a_node_that_is_away(
+    node: str, others: tuple[str, ...], is_faulted: bool, expected: list[str]
+) -> None:
+    """In a site of two; of three a majority is asked, and a node itself has it."""
+    story = Story().connect(S, present=False).calm()
+    if is_faulted:
+        story.fault()
+    story.connect(S, present=False, node=node)
+
+    found = check(story.events, dict.fromkeys(("a", "b", *others), "s"))
+    assert expected == [violation.rule for violation in found]
+
+
 @pytest.mark.parametrize("present", [False, True])
 def test_what_was_published_at_a_site_that_is_away_may_come_later(
     story: Story, present: bool
