@@ -10,6 +10,7 @@ from txbroker.authority import edge_peers as module
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, PublishVerdict
 from txbroker.delegation.delegation_table import DelegationState, DelegationTable
+from txbroker.delegation.zone_snapshot import EdgeInterest
 from txbroker.mqtt.wire.message import Message
 
 
@@ -326,6 +327,21 @@ def test_edge_that_is_away_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPa
     arrive(authority, hello("a", edge="one too many"))
 
     assert ["stays", "new", "one too many"] == [peer.edge for peer in authority.peers]
+
+
+def test_edge_with_open_claims_is_the_last_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it inherited waits for it, and for nobody else."""
+    monkeypatch.setattr(module, "PEERS", 2)
+    authority, _ = serving()
+    for edge in ("heir", "other"):
+        peer, port = arrive(authority, hello("a", edge=edge))
+        authority.reception.disconnect(peer, port)
+    authority.peers.inherit("z", EdgeInterest(edge="heir", incarnation=1, filters=("z/#",)), 0)
+    arrive(authority, hello("a", edge="new"))
+    before = [peer.edge for peer in authority.peers]
+    arrive(authority, hello("a", edge="newer"))
+
+    assert (["heir", "new"], ["new", "newer"]) == (before, [peer.edge for peer in authority.peers])
 
 
 # -- marks

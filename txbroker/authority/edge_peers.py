@@ -182,11 +182,13 @@ class EdgePeers:
             self.forget(peer, reason)
 
     def _make_room(self) -> None:
-        # The longest known absent edge is evicted; it begins anew if it comes back.
+        # The longest known absent edge is evicted; it begins anew if it comes back. One with open
+        # claims would lose what it inherited, so such an edge is the last one to go.
         if len(self._known) >= PEERS:
-            away = next((peer for peer in self._known.values() if peer.port is None), None)
-            if away is not None:
-                self.forget(away)
+            away = [peer for peer in self._known.values() if peer.port is None]
+            oldest = next((peer for peer in away if not peer.open_claims()), next(iter(away), None))
+            if oldest is not None:
+                self.forget(oldest)
 
     # interest
 
