@@ -23,7 +23,7 @@ from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
 from txbroker.link.delivery_sender import OVERFLOW, WINDOW
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.link.link_server import HIGH_MARK
+from txbroker.link.link_server import HIGH_MARK, MANY_EDGES
 from txbroker.link.publish_receiver import MANY_MARKS
 from txbroker.mqtt.wire.message import Message
 from txbroker.rpc.link_convert import mark_to_wire
@@ -444,17 +444,33 @@ def test_at_the_limit_of_marks_no_stream_begins(monkeypatch: pytest.MonkeyPatch)
     assert [] == pair.connect().closed
 
 
+def test_streams_that_have_not_published_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that began below the limit, each would leave a mark."""
+    pair = Pair()
+    begun = len(pair.authority.marks)
+    monkeypatch.setattr(edge_registry, "MARKS", begun + 1)
+    openings = [
+        link_pb2.OpenStream(stream=number, mark=mark_to_wire((pair.edge.name, 1, "", number), 0))
+        for number in (98, 99)
+    ]
+    receive(pair.link.owner_end, encode_frame(LinkFrame(open_stream=openings[0])))
+    with pytest.raises(LinkError, match="txbroker forget"):
+        receive(pair.link.owner_end, encode_frame(LinkFrame(open_stream=openings[1])))
+    assert begun + 1 == len(pair.authority.marks)
+
+
 def test_an_edge_for_which_no_marks_can_be_kept_gets_no_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is known may come again."""
+    """Nor one that is known and whose marks are gone; one with marks may come again."""
     pair = Pair()
-    monkeypatch.setattr(pair.journal, "has_room_for", lambda edge: False)
+    marked = {pair.edge.name}
+    monkeypatch.setattr(pair.journal, "has_room_for", marked.issuperset)
     assert [] == pair.connect().closed
 
-    pair.authority.peers.forget_all("for the test")
-    with pytest.raises(LinkError, match="as many edges"):
-        pair.connect()
+    marked.clear()
+    assert [MANY_EDGES] == pair.connect().closed
+    assert pair.authority.peers.get(pair.edge.name) is not None
 
 
 def test_nothing_is_held_for_a_stranger() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
 
@@ -76,7 +76,10 @@ class MemoryJournal:
         marks = {key: sequence for _, key, sequence in self._origins}
         return attrs.evolve(self.state, marks={**self.state.marks, **marks})
 
-    def has_room_for(self, edge: str) -> bool:
+    def has_room_for(self, edges: Collection[str]) -> bool:
+        return True
+
+    def has_room_to_reserve(self, apex: str) -> bool:
         return True
 
     def forget_edge(self, edge: str) -> None:

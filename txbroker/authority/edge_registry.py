@@ -15,7 +15,7 @@ records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol
@@ -101,14 +101,38 @@ class EdgeRegistry:
 
     # an edge's link opens and closes
 
-    def may_begin(self, key: MarkKey) -> bool:
-        """True if the stream has a mark, or the zone has room for another one (protocol rule 4)."""
-        marks, wills = self._authority.marks, self._authority.wills
-        return key in marks or len(marks) - len(wills) < MARKS
+    def begin(self, key: MarkKey) -> bool:
+        """
+        Give the stream a mark, unless it has one; return False if there is no room for another.
 
-    def may_come(self, edge: str) -> bool:
-        """True if the edge is known, or the zone has room for another one."""
-        return self._peers.get(edge) is not None or self._journal.has_room_for(edge)
+        Streams that have not published yet count too. Otherwise those that began before the limit
+        was reached would pass it.
+        """
+        if not self.may_begin((key,)):
+            return False
+        self._authority.marks.setdefault(key, 0)
+        return True
+
+    def may_begin(self, keys: Iterable[MarkKey], *, is_anew: bool = False) -> bool:
+        """
+        True if each stream has a mark, or the zone has room for all others (protocol rule 4).
+
+        `is_anew`: the zone's own marks are about to go.
+        """
+        marks, wills = self._authority.marks, self._authority.wills
+        if is_anew:
+            return sum(1 for _ in keys) <= MARKS
+        new = sum(key not in marks for key in keys)
+        return not new or len(marks) - len(wills) + new <= MARKS
+
+    def may_come(self, edges: Collection[str]) -> bool:
+        """
+        True if the zone has room for these edges.
+
+        Only low-water marks count: they are of all connected edges, and an edge that is known and
+        was not heard for too long comes as a new one.
+        """
+        return self._journal.has_room_for(edges)
 
     def forget(self, edge: str) -> None:
         """Forget an edge that a command removed from the members, with its marks."""

@@ -9,7 +9,7 @@ unclaimed inheritances. The store decides when each is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -195,8 +195,11 @@ class ZoneJournal(Protocol):
     def note_edge(self, edge: str, offset: int) -> None:
         """Note that an edge needs records from this offset on; `keep` refines the offset."""
 
-    def has_room_for(self, edge: str) -> bool:
-        """True if the edge has low-water marks, or there is room for another edge's."""
+    def has_room_for(self, edges: Collection[str]) -> bool:
+        """True if each edge has low-water marks, or there is room for those of all the others."""
+
+    def has_room_to_reserve(self, apex: str) -> bool:
+        """True if there is room for the reservation of a reclaimed apex: it counts as an edge."""
 
     def forget_edge(self, edge: str) -> None:
         """Forget the low-water marks of the edge."""

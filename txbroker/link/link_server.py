@@ -65,6 +65,8 @@ The most bytes of the first frame, once its token is valid (see `hello`). The fr
 interest of an edge.
 """
 
+MANY_EDGES = "the zone knows as many edges as it can; let lost ones go: txbroker forget"
+
 HIGH_MARK = 1024 * 1024
 LOW_MARK = 256 * 1024
 """
@@ -429,10 +431,6 @@ class LinkServer:
             raise LinkError(f"zone {hello.zone!r} is not served here")
         _check_filters(hello.filters)
         self._check_claims(hello.claims)
-        if not authority.reception.may_come(hello.edge):
-            raise LinkError(
-                "the zone knows as many edges as it can; let lost ones go: txbroker forget"
-            )
         greeting = EdgeGreeting(
             edge=hello.edge,
             incarnation=hello.incarnation,
@@ -458,6 +456,10 @@ class LinkServer:
         authority = self._authority
         if self._is_lost:
             return
+        # Not before: of many edges that wait for the disk, each would be the last one.
+        if not authority.reception.may_come((greeting.edge,)):
+            self.close(MANY_EDGES)
+            return
         # The apexes that came back while the edge was away; no other owner will deliver their
         # records to the edge.
         back = authority.reception.returned(greeting)
@@ -470,7 +472,7 @@ class LinkServer:
         self.peer, caught_up = accepted
         # After `connect`, which has discarded marks that the edge no longer needs: otherwise an
         # edge at the limit could not return.
-        if not authority.reception.may_begin(self._mark):
+        if not authority.reception.begin(self._mark):
             self.close(MANY_MARKS)
             return
         self._deliveries.peer = self.peer

@@ -117,7 +117,7 @@ class PublishReceiver:
         mark = key_from_mark(opening.mark)
         if mark[0] != edge:
             raise LinkError(f"edge {edge!r} has no stream of edge {mark[0]!r}")
-        if not self._authority.reception.may_begin(mark):
+        if not self._authority.reception.begin(mark):
             raise LinkError(MANY_MARKS)
         self.open(opening.stream, mark, has_gaps=True)
 

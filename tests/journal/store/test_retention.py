@@ -154,12 +154,15 @@ def test_edges_are_bounded_in_number_and_time(
     kept.keep("a", {KEY: 20})
     keeping.time += 30
     kept.keep("b", {KEY: 30})
-    assert [True, True, False] == [kept.has_room_for(edge) for edge in ("a", "b", "c")]
+    assert [True, True, False] == [kept.has_room_for(edges) for edges in ("a", "ba", "bc")]
+    assert not kept.has_room_to_reserve("z")
 
     keeping.time += 21
     keeping.trim()
 
     assert ({"b": {KEY: 30}}, 1, True) == (kept.needs(""), kept.edges, kept.has_room_for("c"))
+    assert [True, False] == [kept.has_room_for(edges) for edges in ("bc", "cd")]
+    assert kept.has_room_to_reserve("z")
 
 
 def test_how_long_an_edge_has_not_been_heard(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ the authority settles what it covers. A checkpoint follows, never one of what di
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -238,9 +238,13 @@ class ZoneStore:
         if self._part is not None:
             self._retention.begin(edge, self._part.key, offset)
 
-    def has_room_for(self, edge: str) -> bool:
-        """True if the edge has low-water marks, or there is room for another edge's."""
-        return self._retention.has_room_for(edge)
+    def has_room_for(self, edges: Collection[str]) -> bool:
+        """True if each edge has low-water marks, or there is room for those of all the others."""
+        return self._retention.has_room_for(edges)
+
+    def has_room_to_reserve(self, apex: str) -> bool:
+        """True if there is room for the reservation of a reclaimed apex: it counts as an edge."""
+        return self._retention.has_room_to_reserve(apex)
 
     def forget_edge(self, edge: str) -> None:
         """Forget the low-water marks of the edge."""

@@ -114,9 +114,14 @@ class Retention:
 
     # from the edges
 
-    def has_room_for(self, edge: str) -> bool:
-        """True if the edge has low-water marks, or there is room for another edge's."""
-        return edge in self._kept or len(self._kept) < EDGES
+    def has_room_for(self, edges: Collection[str]) -> bool:
+        """True if each edge has low-water marks, or there is room for those of all the others."""
+        new = sum(edge not in self._kept for edge in set(edges))
+        return not new or len(self._kept) + new <= EDGES
+
+    def has_room_to_reserve(self, apex: str) -> bool:
+        """True if there is room for the reservation of a reclaimed apex: it counts as an edge."""
+        return self.has_room_for((_RECLAIMED + apex,))
 
     def begin(self, edge: str, part: JournalId, offset: int) -> None:
         """
