@@ -8,18 +8,21 @@ publish. The steps:
 - away: `prepare` begins the bulk copy, and the subtree stays served. `fence` parks publishes and
   interests. `complete` announces the cut after the parent's commit; `roll_back` serves the subtree
   on.
-- back: `hold` fences the returned subtree while its edges claim it. `let_go` serves the subtree.
+- back: `lacks_room` names the bound that the subtree would pass. `hold` fences the returned subtree
+  while its edges claim it. `let_go` serves the subtree.
 - `reclaim`: a lost node's subtree comes back without state, and is served at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from txbroker.authority.edge_registry import EdgeRegistry
 from txbroker.authority.handover_source import HandedZone, HandoverSource
 from txbroker.authority.zone_scope import ZoneScope
 from txbroker.delegation.delegation_table import DelegationTable
+from txbroker.delegation.zone_snapshot import ReceivedZone, will_of_mark
 from txbroker.journal.zone_journal import ZoneJournal
 from txbroker.model.zone_cut import ZoneCut
 
@@ -42,6 +45,10 @@ class DividedZone(HandedZone, Protocol):
     @property
     def outgoing(self) -> list[HandoverSource]:
         """Return the handovers under way; each is notified of changed retained messages."""
+
+    @property
+    def most_retained(self) -> tuple[int, int]:
+        """Return the most retained messages, and the most bytes of them."""
 
     @property
     def reception(self) -> EdgeRegistry:
@@ -120,6 +127,32 @@ class SubtreeTransfer:
         self._end(outgoing)
 
     # a subtree comes back
+
+    def lacks_room(self, apex: str, incoming: ReceivedZone, edges: Collection[str]) -> str:
+        """
+        Return what of an arriving subtree passes a bound here, with the remedy; "": nothing.
+
+        `edges`: all edges that come along. The zone's own marks and retained messages count too,
+        unless all of the zone arrives and replaces them.
+        """
+        authority, is_anew = self._authority, apex == self._authority.apex
+        streams = [key for key in incoming.marks if will_of_mark(key) is None]
+        if not authority.reception.may_come(edges):
+            return "edges; let lost ones go: txbroker forget"
+        if not authority.reception.may_begin(streams, is_anew=is_anew):
+            return "duplicate marks; let lost nodes go: txbroker forget"
+        messages, size = authority.most_retained
+        arriving = incoming.retained.values()
+        messages -= len(arriving) + (0 if is_anew else len(authority.retained))
+        size -= sum(len(one.topic.encode()) + len(one.payload) for one in arriving)
+        size -= 0 if is_anew else authority.retained.size
+        if arriving and min(messages, size) < 0:
+            return "retained messages; raise `limits.retained`, or clear some"
+        return ""
+
+    def may_reclaim(self, apex: str) -> bool:
+        """True if there is room for what edges may need of the subtree from its reclaim on."""
+        return self._journal.has_room_to_reserve(apex)
 
     def hold(self, apex: str) -> None:
         """

@@ -21,6 +21,8 @@ A decision changes no state; the caller stores the table before it acts on an an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from txbroker.delegation.delegation_table import Delegation, DelegationTable
@@ -145,12 +147,18 @@ def _what_is_wrong(
                 f"node {applicant.node!r} serves zone {cut.apex!r} already;"
                 " a node owns one zone and its name is unique: choose another `node`"
             )
-    if not table.epoch_of(zone) and table.apexes >= APEXES:
+    if not has_room_for(table, (zone,)):
         return (
             f"zone {zone!r} would be one more than the {APEXES} zones below {table.apex!r} that"
             " may ever be: their epochs are kept for good; choose a zone that was there before"
         )
     return None
+
+
+def has_room_for(table: DelegationTable, apexes: Iterable[str]) -> bool:
+    """True if each zone's epoch is known, or there is room for those of all the others."""
+    new = sum(not table.epoch_of(apex) for apex in set(apexes))
+    return not new or table.apexes + new <= APEXES
 
 
 def _decide_held(

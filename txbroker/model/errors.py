@@ -26,6 +26,10 @@ class CallerError(TxbrokerError):
     """A caller inside this program broke a rule."""
 
 
+class NoRoom(TxbrokerError):
+    """A bounded table has no room for what another node brings; the message names the remedy."""
+
+
 class StoreError(TxbrokerError):
     """The durable store cannot be opened, read or written; the message names the file."""
 

@@ -228,6 +228,7 @@ class ControlPlane:
         return JoinClient(
             standing=ground.standing,
             authority=self._authority,
+            holding=None if self._owner is None else self._owner.holding,
             members=self._edge_role.members,
             channels=ground.channels,
             disk=ground.disk,

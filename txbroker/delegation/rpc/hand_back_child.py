@@ -169,6 +169,8 @@ class HandBackChild:
         )
         await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
         reply = await read(call, HANDOVER_STEP)
+        if reply is not None and reply.HasField("refused"):
+            raise RetireError(reply.refused.reason)  # the parent's word: it has not committed
         return reply is not None and bool(reply.HasField("committed"))
 
     async def _has_ended(self) -> bool:

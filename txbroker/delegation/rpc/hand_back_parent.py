@@ -11,7 +11,8 @@ The steps, of which only the commit decides (protocol rule 12):
 5. The parent absorbs the zone, and serves it when the connected edges have claimed it, or after
    `CLAIM_WAIT`.
 
-A failure before the commit deletes the staged journal. A child without an answer asks for the
+A zone that would pass a bound here is refused whole, and its child serves on. A failure before the
+commit deletes the staged journal. A child without an answer asks for the
 `outcome`.
 """
 
@@ -46,7 +47,7 @@ from txbroker.delegation.state.staged_journal import StagedJournal
 from txbroker.delegation.zone_snapshot import ReceivedZone
 from txbroker.directory.members import Members
 from txbroker.model.epoch_transition import EpochTransition
-from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.errors import NoRoom, PeerError, StoreError
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import is_within
 from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, let_in, read, unsaved
@@ -132,6 +133,10 @@ class HandBackParent:
                 reason=reason,
             )
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        except NoRoom as error:
+            reason = brief(str(error))
+            log.warning("handback.refused", zone=begin.zone, peer=begin.node, reason=reason)
+            await context.write(HandBackReply(refused=control_pb2.Refused(reason=reason)))
         except STREAM_ERRORS as error:
             log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
         except StoreError as error:
@@ -190,6 +195,7 @@ class HandBackParent:
         return None
 
     async def _take_back(self, begin: HandBackBegin, context: HandBackContext) -> None:
+        assert self._holding is not None
         arriving = self._disk.arrivals.begin(begin.zone)
         journal = self.journal_of(begin, arriving)
         is_committed = False
@@ -206,6 +212,8 @@ class HandBackParent:
                 await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
                 if self._refusal(begin) is not None:
                     await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
+                # Behind all waiting: a link that opens meanwhile takes room as well.
+                self._holding.check_room(arrived)
                 self._standing.take_back(begin.zone, self._passage(begin, end))
                 is_committed = True
                 await self._serve(begin, context)

@@ -46,6 +46,7 @@ from txbroker.delegation.rpc.timeouts import (
     PROTOCOL_VERSION,
     SILENCE,
 )
+from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.delegation.state.lost_root import checked_root, root_to_wire
 from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.delegation.state.node_state import KnownParent
@@ -54,7 +55,7 @@ from txbroker.delegation.zone_snapshot import ReceivedZone
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_convert import members_from_wire, members_to_wire
 from txbroker.journal.store.retention import Retention
-from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.errors import NoRoom, PeerError, StoreError
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.channels import CALL_TIMEOUT, Channels, stranger_in
@@ -79,6 +80,9 @@ MOVES_AT_ONCE = 20
 """Referrals to another parent that a join follows without a pause; each leads one level deeper."""
 
 
+FULL_PAUSE = 60.0
+"""Seconds until the next attempt to take a zone for which there was no room."""
+
 CUT_PAUSE = 0.0001
 """
 Seconds between two reports of the cuts below, per cut: the parent reads every cut of a report.
@@ -97,6 +101,7 @@ class JoinClient:
         *,
         standing: NodeGrant,
         authority: Authority | None,
+        holding: ZoneLifecycle | None,
         members: Members,
         channels: Channels,
         disk: DataDirectory,
@@ -111,6 +116,7 @@ class JoinClient:
     ) -> None:
         self._standing = standing
         self._authority = authority
+        self._holding = holding
         self._members = members
         self._channels = channels
         self._disk = disk
@@ -164,6 +170,11 @@ class JoinClient:
                 self._look_above()
             except StoreError as error:
                 self._say_unsaved(error)
+            except NoRoom as error:
+                # The parent fences the zone for each attempt.
+                pause = FULL_PAUSE
+                reason = brief(str(error))
+                tell_repeated(log.warning, "join.failed", kind="full", parent=parent, reason=reason)
             is_first = False
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
@@ -398,6 +409,8 @@ class JoinClient:
             incoming=incoming,
             subtree=subtree,
         )
+        assert self._holding is not None
+        self._holding.check_room(arrived)
         await receive(standing, arrived)
         log.info("handover.received", zone=standing.zone, epoch=fence.grant)
 

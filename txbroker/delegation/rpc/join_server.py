@@ -21,12 +21,14 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.handover_source import HandoverSource
 from txbroker.config import parse_address
 from txbroker.delegation.join_rules import (
+    APEXES,
     Applicant,
     GrantRenewed,
     JoinRefused,
     ZoneElsewhere,
     ZoneTransfer,
     decide,
+    has_room_for,
 )
 from txbroker.delegation.peer_checks import AHEAD, check_below, check_epochs, check_name, check_near
 from txbroker.delegation.rpc.children import NEWS, Child, other_life, who_to_wire
@@ -302,12 +304,25 @@ class JoinServer:
         """
         known = self._standing.table.get(applicant.zone)
         if known is None or not announce.restored:
-            return applicant.below
+            return self._kept_below(applicant.zone, applicant.below)
         newest = {cut.apex: cut for cut in applicant.below}
         for cut in known.below:
             if cut.apex not in newest or newest[cut.apex].epoch < cut.epoch:
                 newest[cut.apex] = cut
-        return tuple(newest.values())
+        return self._kept_below(applicant.zone, tuple(newest.values()))
+
+    def _kept_below(self, apex: str, told: tuple[ZoneCut, ...]) -> tuple[ZoneCut, ...]:
+        """
+        Return the reported cuts below a child; the known ones if the table has no room for those.
+
+        The child serves on: it has room for the zones itself, and a refusal would fence it.
+        """
+        table = self._standing.table
+        if has_room_for(table, (cut.apex for cut in told)):
+            return told
+        tell_repeated(log.warning, "zones.over_limit", kind=apex, zone=apex, limit=APEXES)
+        known = table.get(apex)
+        return () if known is None else known.below
 
     def _renew(
         self,
@@ -465,9 +480,10 @@ class JoinServer:
         # since.
         if child.zone is None or told.epoch != child.epoch:
             return
-        below = [cut_from_wire(cut) for cut in told.below]
+        below = tuple(cut_from_wire(cut) for cut in told.below)
         check_below(child.zone, below)
         check_epochs(((c.apex, c.epoch) for c in below), self._standing.table.epoch_of)
+        below = self._kept_below(child.zone, below)
         if self._standing.table.tell_below(child.zone, child.epoch, below):
             self._saving.save_soon()
 

@@ -4,6 +4,7 @@ SHELL: opens, serves and suspends the node's own zone as the node grant allows.
 - open: the grant opens the zone, with the state that a handover brought for it.
 - absorb: the zone absorbs a subtree that a child gave back.
 - refuse: the parent's refusal suspends the zone.
+- check_room: a zone that would pass a bound here does not come in.
 
 The received state stays in a file of its own (`NodeGrant.receive`) until the store has it durably.
 The store itself records that it has absorbed the state. So a node that dies in between neither
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.join_rules import APEXES, has_room_for
+from txbroker.delegation.peer_checks import epochs_of
 from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.delegation.state.received_zone_file import StagedZone
 from txbroker.edge.local.local_link import LocalLink
 from txbroker.journal.store.retention import Retention
-from txbroker.model.errors import StoreError
+from txbroker.model.errors import NoRoom, StoreError
 from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
@@ -115,6 +118,21 @@ class ZoneLifecycle:
             standing.diverge(cut_off)
             self._told_cut_off = cut_off
             log.error("zone.divergent", zone=standing.zone, epoch=cut_off, reason=reason)
+
+    def check_room(self, arrived: StagedZone) -> None:
+        """
+        Refuse a zone with whose state a table here would pass its bound; raises `NoRoom`.
+
+        All of it is refused: each mark, need and retained message is one that nobody else has.
+        """
+        edges = {interest.edge for interest in arrived.incoming.interests} | arrived.needs.keys()
+        lack = self._authority.subtrees.lacks_room(arrived.apex, arrived.incoming, edges)
+        below = {apex for apex, _ in epochs_of(arrived.subtree)}
+        if not lack and not has_room_for(self._standing.table, below):
+            lack = f"zones; there are {APEXES} below it at the most"
+        if lack:
+            node, zone = self._standing.node, arrived.apex
+            raise NoRoom(f"node {node!r} has no room for zone {zone!r}: too many {lack}")
 
     # internal
 

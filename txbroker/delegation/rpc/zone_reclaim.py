@@ -62,6 +62,11 @@ class ZoneReclaim:
                 raise ReclaimError(f"node {self._standing.node!r} serves no zone now")
             cut = self._delegated(zone, epoch)
             await self._check_dead(cut)
+            if not self._authority.subtrees.may_reclaim(zone):
+                raise ReclaimError(
+                    f"node {self._standing.node!r} keeps the needs of as many edges as it can; let"
+                    " lost ones go: txbroker forget"
+                )
             table = self._standing.table
             offset = self._authority.delivered
             own = JournalId(self._authority.apex, self._authority.epoch)
