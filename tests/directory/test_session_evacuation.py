@@ -52,7 +52,8 @@ def test_a_node_whose_heir_is_away_says_what_is_left() -> None:
     outcome = leave(made, "d", "a")
     made.run(30.0)
 
-    assert ["session 'id0' and 69 more cannot be given to node 'a'"] == outcome
+    reason = "cannot be given to node 'a'; it may have no room (`limits.sessions`)"
+    assert [f"session 'id0' and 69 more {reason}"] == outcome
     assert set(IDS) == made.nodes["d"].host.kept.keys()
 
 

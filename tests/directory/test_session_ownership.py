@@ -43,6 +43,9 @@ class Host:
         self.zones: tuple[str, ...] = ()
         self.is_asking = False
 
+    def may_keep(self, client_id: str, beside: int) -> bool:
+        return True
+
     def is_kept(self, client_id: str) -> bool:
         return client_id in self.sessions
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import grpc.aio
 import pytest
 
@@ -19,6 +20,7 @@ from tests.support.mqttclient import Client, until
 from txbroker.authority import edge_registry
 from txbroker.delegation import join_rules
 from txbroker.delegation.rpc import join_client
+from txbroker.directory import session_evacuation
 from txbroker.journal.store import retention
 from txbroker.node import Node
 from txbroker.v1 import control_pb2
@@ -28,7 +30,7 @@ from .test_handover import ask_to_retire, give_back
 
 TREE: dict[str, str | None] = {"root": "", "z": "z", "far": None}
 PARENTS = {"far": "z"}
-NAMES = ("journal.edges", "edges", "marks", "retained", "zone.epochs")
+NAMES = ("journal.edges", "edges", "marks", "retained", "sessions", "zone.epochs")
 
 
 def bound_edges(patch: pytest.MonkeyPatch, owner: Node, more: int) -> None:
@@ -171,3 +173,26 @@ async def test_zone_that_is_reclaimed_passes_no_bound(
         assert "txbroker forget" in refused.reason and held is not None
         assert done.done and root.standing.table.get("z") is None
         assert retention.EDGES == tables(root)["journal.edges"]
+
+
+@on_loop
+async def test_sessions_of_a_node_that_retires_pass_no_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent takes as many as it has room for; the node goes on with the others."""
+    monkeypatch.setattr(session_evacuation, "PATIENCE", 2.0)
+    async with Cluster(tmp_path, TREE, parents=PARENTS) as cluster:
+        root, child = cluster.nodes["root"], cluster.nodes["z"]
+        for name in ("one", "two", "three"):
+            client = await cluster.client("z", name, clean=False)
+            await client.close()
+        limits = root.edge.clients._limits
+        root.edge.clients.set_limits(attrs.evolve(limits, sessions=2))
+
+        reply = await ask_to_retire(cluster, "z")
+
+        assert not reply.done and "limits.sessions" in reply.reason, reply.reason
+        assert [2, 1] == [tables(node)["sessions"] for node in (root, child)]
+        root.edge.clients.set_limits(limits)
+        await give_back(cluster, "z")
+        assert 3 == tables(root)["sessions"]

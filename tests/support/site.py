@@ -130,6 +130,9 @@ class Host:
     def clean(self) -> list[str]:
         return list(self.clean_sessions)
 
+    def may_keep(self, client_id: str, beside: int) -> bool:
+        return True
+
     def is_kept(self, client_id: str) -> bool:
         return client_id in self.kept
 

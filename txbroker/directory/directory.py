@@ -393,8 +393,17 @@ class Directory:
         return reply
 
     def _entrusted(self, source: str, request: Entrust) -> Reply:
-        """Fetch an entrusted session; the source asks again for as long as it has the session."""
+        """
+        Fetch an entrusted session if there is room for it.
+
+        The source asks again for as long as it has the session.
+        """
         client_id = request.client_id
+        # Of many that are asked for at once, each would be the last one.
+        coming = {key[1] for key in self._at_work if key[0] == "entrusted"}
+        beside = (self.holdings.arriving.keys() | coming) - {client_id}
+        if not self._host.may_keep(client_id, len(beside)):
+            return Noted()
         procedure = self.arrivals.fetch(client_id, source, request.incarnation)
         self._begin(("entrusted", client_id), procedure)
         return Noted()

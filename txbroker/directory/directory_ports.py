@@ -80,6 +80,9 @@ class SessionHost(Protocol):
     def clean(self) -> Iterable[str]:
         """Return the ids of the clean sessions on this node."""
 
+    def may_keep(self, client_id: str, beside: int) -> bool:
+        """True if the session is here, or there is room for it beside so many that arrive."""
+
     def is_kept(self, client_id: str) -> bool:
         """True if the node has a session with clean session 0 for the id."""
 

@@ -62,7 +62,10 @@ class SessionEvacuation:
                 if name not in self._holdings.held:
                     reason = "is given, and what it waits for is not confirmed by its zones' nodes"
                     return f"session {name!r}{more} {reason} (`txbroker tree`)"
-                return f"session {name!r}{more} cannot be given to node {heir!r}"
+                return (
+                    f"session {name!r}{more} cannot be given to node {heir!r}; it may have no room"
+                    " (`limits.sessions`)"
+                )
             yield from self._offer(heir)
             yield Pause(seconds=RETRY)
         return ""

@@ -309,12 +309,16 @@ class ClientSessions:
         """Make a session that belongs to no client yet."""
         return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
 
+    def may_keep(self, client_id: str, beside: int = 0) -> bool:
+        """True if the client has a session here, or there is room for one beside so many others."""
+        return client_id in self.sessions or len(self.sessions) + beside < self._limits.sessions
+
     # from connections
 
     def why_full(self, packet: Connect) -> str:
         """Return in one line why the client's request may not begin here; empty: it may."""
-        sessions, will = self.sessions, packet.will
-        if len(sessions) >= self._limits.sessions and packet.client_id not in sessions:
+        will = packet.will
+        if not self.may_keep(packet.client_id):
             return "limits.sessions: the node has no room for another session"
         if will is not None and will.qos and not self._has_room_for_will(will.topic):
             return "the node has no room for another will that waits for the zone of its topic"

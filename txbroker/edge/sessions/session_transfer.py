@@ -68,6 +68,10 @@ class SessionTransfer:
         """Return the ids of the clean sessions that are here."""
         return [client_id for client_id, s in self._clients.sessions.items() if s.clean]
 
+    def may_keep(self, client_id: str, beside: int) -> bool:
+        """True if the session is here, or there is room for it beside so many that arrive."""
+        return self._clients.may_keep(client_id, beside)
+
     def is_kept(self, client_id: str) -> bool:
         """True if there is a session with clean session 0."""
         return self._session(client_id) is not None
