@@ -76,17 +76,17 @@ def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ())
     A batch repeats these messages, or one of a sensor.
     """
     asyncio.set_event_loop(asyncio.new_event_loop())
-    disk = DataDirectory(
+    data_directory = DataDirectory(
         data,
         durability="memory",
         sync_interval=0.1,
         segment_bytes=SEGMENT_BYTES,
-        turn=FlushQueue(lambda _: None),
+        flush_queue=FlushQueue(lambda _: None),
         timers=NoTimers(),
         on_full=lambda _, reason: sys.exit(reason),
         on_failed=lambda error: sys.exit(str(error)),
     )
-    log = disk.journals.parts[ZONE].log
+    log = data_directory.journals.parts[ZONE].log
     some = messages or [Message("home/kitchen/temperature", PAYLOAD, 1, False, "sensor")]
     whole = [some[place % len(some)] for place in range(batch)]
     body = encode_records(whole, {("bench", 1, "", 0): 0}, "bench")
@@ -97,9 +97,9 @@ def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ())
             log.write()
             log.sync()
     point = state_pb2.Checkpoint(epoch=ZONE.epoch, offset=last).SerializeToString()
-    disk.tables.table("zone").put(b"checkpoint", point)
-    disk.tables.table("positions").put(b"", point)
-    disk.close()
+    data_directory.tables.table("zone").put(b"checkpoint", point)
+    data_directory.tables.table("positions").put(b"", point)
+    data_directory.close()
 
 
 def measure(records: int, given: argparse.Namespace) -> dict[str, object]:

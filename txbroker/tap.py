@@ -21,7 +21,7 @@ from txbroker.model.errors import TxbrokerError
 from txbroker.node import log_options
 from txbroker.runtime import hooks
 from txbroker.runtime.aio import as_deferred
-from txbroker.runtime.descriptors import ceiling, keep_some
+from txbroker.runtime.descriptors import ceiling, reserve_files
 from txbroker.runtime.machine_check import missing
 from txbroker.runtime.structured_log import (
     TWISTED_OBSERVER,
@@ -86,7 +86,7 @@ class NodeService(Service):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
         os.umask(OTHERS)  # Otherwise other users of the machine could read clients' messages.
         _open_files(self._config.limits.connections)
-        keep_some()
+        reserve_files()
         # A signal handler may interrupt any step, so it only schedules the reload, as for SIGTERM.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
         hooks.when_failed(lambda: _end(None))
@@ -108,24 +108,24 @@ class NodeService(Service):
             on_restart=lambda: reactor.callLater(0, self._restart, reactor),
         )
         await self._node.start(_spare_collector)
-        self._tell_few_files()
+        self._log_few_files()
 
     def _restart(self, reactor: Any) -> None:
         """End the node in order, and start another node on its data."""
         if self.running:
-            as_deferred(self._go_on(reactor)).addErrback(self._on_failure)
+            as_deferred(self._run(reactor)).addErrback(self._on_failure)
 
-    async def _go_on(self, reactor: Any) -> None:
+    async def _run(self, reactor: Any) -> None:
         node, self._node = self._node, None
         await node.stop()
         gc.unfreeze()
         if self.running:
             await self._start(reactor)
 
-    def _tell_few_files(self) -> None:
+    def _log_few_files(self) -> None:
         most, wanted = ceiling(), self._config.limits.connections
         if most < wanted:
-            log.info("files.few", limit="limits.connections", value=wanted, connections=most)
+            log.info("descriptors.low", limit="limits.connections", value=wanted, connections=most)
 
     def _reload(self) -> None:
         if self._node is not None:

@@ -51,7 +51,7 @@ def test_the_second_one_waits_for_the_first_to_be_durable() -> None:
     authority.publish(Message("x", b"", 0))
     authority.publish(will(), ("other", 1, "", 1), 1, (source, "other"))
 
-    assert ((1, 0), []) == ((authority.settles_at, authority.delivered), source.events)
+    assert ((1, 0), []) == ((authority.durable_at, authority.delivered), source.events)
     journal.sync(1)
     assert (1, [("settled", "one", "other")]) == (authority.delivered, source.events)
 
@@ -63,9 +63,9 @@ def test_it_is_known_where_its_topic_went() -> None:
     """Its mark goes along with a subtree, and is kept for the next process."""
     authority, _, _ = serving()
     authority.publish(will(), ("edge", 1, "", 1), 1)
-    outgoing = authority.subtrees.prepare("w")
-    authority.subtrees.fence(outgoing)
-    marks = [key for part in outgoing.rest() for key, _ in part.marks]
+    source = authority.subtrees.prepare("w")
+    authority.subtrees.fence(source)
+    marks = [key for part in source.rest() for key, _ in part.marks]
 
     assert mark_of_will(WILL) in marks
     assert (WILL, None) == (will_of_mark(mark_of_will(WILL)), will_of_mark(("whose", 3, "", 7)))
@@ -104,11 +104,11 @@ def test_beyond_the_limit_the_oldest_are_forgotten() -> None:
     wills = AcceptedWills(marks, limit=2)
     wills.load()
     for message in (second, third):
-        assert wills.begin(message)
-        wills.settle(message)
+        assert wills.start(message)
+        wills.finish(message)
 
     assert {stream, mark(second), mark(third)} == marks.keys()
-    assert [True, False, False] == [wills.begin(message) for message in (first, second, third)]
+    assert [True, False, False] == [wills.start(message) for message in (first, second, third)]
 
 
 @pytest.mark.parametrize("edge", ["n", ""], ids=["over a link", "here"])
@@ -118,8 +118,8 @@ def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> N
     wills = AcceptedWills(marks, node="n")
     own, other = taken_from(edge, 1), taken_from("k", 2)
     for message in (own, other):
-        assert wills.begin(message)
-        wills.settle(message)
+        assert wills.start(message)
+        wills.finish(message)
     begun = 10**15
     for lived, left in (
         (begun, 2),
@@ -134,11 +134,11 @@ def test_a_will_that_its_own_node_sent_is_remembered_for_a_while(edge: str) -> N
 
 def told(*zones: str, first: int = 0) -> ReceivedZone:
     """Marks of a will for each zone, of connections that begin with `first`."""
-    incoming = ReceivedZone()
-    incoming.marks = {
+    received_zone = ReceivedZone()
+    received_zone.marks = {
         mark_of_will(("whose", 3, first + place), zone): 1 for place, zone in enumerate(zones)
     }
-    return incoming
+    return received_zone
 
 
 def test_what_came_back_says_nothing_of_wills_elsewhere() -> None:
@@ -172,9 +172,9 @@ def test_there_is_a_bound_for_all_kinds_together() -> None:
     wills = AcceptedWills(marks, node="n")
     for number in range(LIMIT + 5):
         for message in (taken_from("n", number), taken_from("k", number, node="other")):
-            wills.settle(message)
+            wills.finish(message)
     marks |= (news := told(*["a"] * (LIMIT + 5)).marks)
-    wills.learn(news)
+    wills.add(news)
 
     assert MOST == len(wills) == len(marks)
 
@@ -196,9 +196,9 @@ def test_a_will_is_remembered_until_slow_keepers_have_sent_theirs() -> None:
     wills.expect(hour)
     wills.forget_old(1)
     message = taken_from("n", 1)
-    assert wills.begin(message)
-    wills.settle(message)
+    assert wills.start(message)
+    wills.finish(message)
     wills.forget_old(1 + hour * 1_000_000)
-    assert not wills.begin(message)
+    assert not wills.start(message)
     wills.forget_old(1 + 2 * hour * 1_000_000)
-    assert wills.begin(message)
+    assert wills.start(message)

@@ -134,8 +134,8 @@ def test_topic_that_was_delivered_behind_a_fence_stays_fenced() -> None:
     """Who gets it is looked up then; that must not let the next publish through."""
     zone = Zone()
     zone.say("z/a", "1")
-    outgoing = zone.authority.subtrees.prepare("z")
-    zone.authority.subtrees.fence(outgoing)
+    source = zone.authority.subtrees.prepare("z")
+    zone.authority.subtrees.fence(source)
     zone.journal.sync()
 
     assert [("deliver", 1, "1"), ("settled", "1")] == zone.events
@@ -287,12 +287,12 @@ def test_cuts_and_the_end_keep_their_place() -> None:
 def test_rest_of_a_handover_can_be_had_when_the_fence_has_settled() -> None:
     """What was taken for the subtree is retained and delivered by then."""
     zone = Zone()
-    outgoing = zone.authority.subtrees.prepare("z")
-    list(outgoing.bulk())
+    source = zone.authority.subtrees.prepare("z")
+    list(source.bulk())
     zone.say("z/a", "last", retain=True)
-    zone.authority.subtrees.fence(outgoing)
+    zone.authority.subtrees.fence(source)
     parts: list[ZoneSnapshot] = []
-    zone.authority.in_order(lambda: parts.extend(outgoing.rest()))
+    zone.authority.in_order(lambda: parts.extend(source.rest()))
     zone.say("elsewhere", "goes on")
     before = parts[:]
     zone.journal.sync(1)
@@ -357,9 +357,9 @@ def test_position_that_is_told_survives() -> None:
 def test_claim_that_was_not_finished_survives() -> None:
     """From where it began; and one that was is forgotten."""
     zone = Zone()
-    incoming = ReceivedZone()
-    incoming.interests.append(EdgeInterest(edge="e", incarnation=1, filters=("#",)))
-    zone.authority.absorb("z", incoming)
+    received_zone = ReceivedZone()
+    received_zone.interests.append(EdgeInterest(edge="e", incarnation=1, filters=("#",)))
+    zone.authority.absorb("z", received_zone)
     zone.say("z/a", "1")
     zone.journal.sync()
     zone.authority.reception.sync(zone.peer, ["#"], {"z": None})
@@ -381,10 +381,10 @@ def test_what_an_edge_has_not_claimed_is_kept_for_it() -> None:
     zone.say("a", "1")
     zone.journal.sync()
     part, other = JournalId("", 1), JournalId("x", 4)
-    zone.authority.reception.keep(zone.peer, {part: 9}, lambda: None)
+    zone.authority.reception.set_low_water(zone.peer, {part: 9}, lambda: None)
     zone.peer.unclaimed["z"] = 1
-    zone.authority.reception.keep(zone.peer, {part: 9, other: 3}, lambda: None)
-    zone.authority.reception.keep(zone.peer, {}, lambda: None)
+    zone.authority.reception.set_low_water(zone.peer, {part: 9, other: 3}, lambda: None)
+    zone.authority.reception.set_low_water(zone.peer, {}, lambda: None)
 
     kept = [noted for noted in zone.journal.noted if not noted.startswith("e from")]
     assert ["e  9", "e  1", "e x 3", "e  1"] == kept
@@ -395,12 +395,12 @@ def test_marks_that_come_behind_a_fence_are_not_confirmed() -> None:
     zone = Zone()
     part, kept = JournalId("", 1), list[str]()
     subtrees = zone.authority.subtrees
-    zone.authority.reception.keep(zone.peer, {part: 3}, lambda: kept.append("before"))
-    outgoing = subtrees.prepare("")
-    subtrees.fence(outgoing)
-    zone.authority.reception.keep(zone.peer, {part: 2}, lambda: kept.append("fenced"))
-    subtrees.roll_back(outgoing)
-    zone.authority.reception.keep(zone.peer, {part: 1}, lambda: kept.append("after"))
+    zone.authority.reception.set_low_water(zone.peer, {part: 3}, lambda: kept.append("before"))
+    source = subtrees.prepare("")
+    subtrees.fence(source)
+    zone.authority.reception.set_low_water(zone.peer, {part: 2}, lambda: kept.append("fenced"))
+    subtrees.roll_back(source)
+    zone.authority.reception.set_low_water(zone.peer, {part: 1}, lambda: kept.append("after"))
 
     assert ["before", "after"] == kept
 

@@ -37,7 +37,7 @@ def test_message_is_shown_with_its_properties(properties: bytes, payload: bytes,
     """Without any, its value is that of a version which knows of none."""
     messages = RetainedMessages()
     message = Message("a", payload, qos, True, properties=properties)
-    messages.put(b"a", pack(message))
+    messages.retain(b"a", pack(message))
 
     shown = messages.get("a")
     assert shown is not None
@@ -68,7 +68,7 @@ def test_message_is_shared_while_it_is_shown() -> None:
 def test_what_is_kept_is_what_was_put() -> None:
     """The store has the same bytes objects: each is in memory once."""
     messages, name, packed = RetainedMessages(), b"some/topic", pack(retained("x", b"payload"))
-    messages.put(name, packed)
+    messages.retain(name, packed)
     entry = messages.entry("some/topic")
 
     assert entry is not None
@@ -105,7 +105,7 @@ def test_what_is_gathered_is_as_at_its_end(
     count = len(gathering)
     messages.discard_within("")
     messages.set(retained("a", b"later"))
-    found = [*gathering.take(2), *gathering.take(1_000)]
+    found = [*gathering.next_batch(2), *gathering.next_batch(1_000)]
 
     assert (len(expected), 0) == (count, len(gathering))
     assert expected == sorted((one.topic, one.payload) for one in found)
@@ -119,7 +119,7 @@ def test_what_is_gathered_costs_little() -> None:
     gathering = messages.gather("#")
     list(gathering.steps())
     assert 0 == len(messages._shown)
-    first = gathering.take(10)
+    first = gathering.next_batch(10)
     assert 10 == len(messages._shown) == len(first)
     del gathering
     gc.collect()

@@ -17,14 +17,15 @@ def test_accepting(core: Any) -> None:
     """What is accepted does not block, and no other program gets it; without anybody it is -1."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        assert core.accept(listening) == -1
+        assert core.accept(listening) == (-1, b"")
         with socket.create_connection(listening.getsockname()) as client:
-            descriptor = core.accept(listening)
+            descriptor, host = core.accept(listening)
+            assert host in ("127.0.0.1", socket.inet_aton("127.0.0.1"))
             with socket.socket(fileno=descriptor) as accepted:
                 assert not os.get_inheritable(descriptor)
                 assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_NONBLOCK
                 assert accepted.getpeername() == client.getsockname()
-        assert core.accept(listening) == -1
+        assert core.accept(listening) == (-1, b"")
 
 
 @both

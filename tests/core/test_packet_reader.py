@@ -212,18 +212,18 @@ def test_acknowledgements_are_dealt_with(core: Any) -> None:
     packet_writer = client.packet_writer
     packet_writer.open_window(10, 10**6)
     for qos in (1, 2, 2):
-        assert packet_writer.give(b"a", b"", qos, 65, "part", 1)
-    packet_writer.take()
+        assert packet_writer.deliver(b"a", b"", qos, 65, "part", 1)
+    packet_writer.dequeue()
 
     assert client.step(answer(0x40, 1) + answer(0x50, 2) + answer(0x70, 2)) is None
 
     assert (1, False) == (packet_writer.in_flight, client.packet_reader.has_landed)
-    assert answer(0x62, 2) == packet_writer.take()
+    assert answer(0x62, 2) == packet_writer.dequeue()
     assert [] == client.packet_reader.pubacks
     assert client.step(publish(b"a", b"", 2, 5)) is None
-    assert client.flows.taken(client.packet_reader.qos12, packet_writer) == []
+    assert client.flows.acknowledge(client.packet_reader.qos12, packet_writer) == []
     assert client.step(answer(0x62, 5)) is None
-    assert answer(0x50, 5) + answer(0x70, 5) == packet_writer.take()
+    assert answer(0x50, 5) + answer(0x70, 5) == packet_writer.dequeue()
     client.flows.hold(6)
     assert (0x62, b"\0\x06") == client.step(answer(0x62, 6))
     assert not client.packet_reader.has_landed
@@ -239,8 +239,8 @@ def test_acknowledgements_of_the_wrong_kind_are_for_others(
     packet_writer = client.packet_writer
     packet_writer.open_window(10, 10**6)
     for qos in (1, 2):
-        assert packet_writer.give(b"a", b"", qos, 65, "part", 1)
-    packet_writer.take()
+        assert packet_writer.deliver(b"a", b"", qos, 65, "part", 1)
+    packet_writer.dequeue()
 
     assert (kind, packet_id.to_bytes(2)) == client.step(answer(kind, packet_id))
     wants = {
@@ -249,7 +249,7 @@ def test_acknowledgements_of_the_wrong_kind_are_for_others(
         0x70: packet_writer.complete,
     }[kind]
     assert not wants((packet_id,) if kind == 0x40 else packet_id)
-    assert (2, b"") == (packet_writer.in_flight, packet_writer.take() or b"")
+    assert (2, b"") == (packet_writer.in_flight, packet_writer.dequeue() or b"")
 
 
 @both
@@ -259,24 +259,24 @@ def test_what_waits_goes_when_there_is_room(core: Any) -> None:
     packet_writer = client.packet_writer
     packet_writer.open_window(2, 10**6)
     for number in range(5):
-        assert packet_writer.give(b"a", b"%d" % number, 1, 65, "part", 1 + number)
-    assert packet_writer.take()
+        assert packet_writer.deliver(b"a", b"%d" % number, 1, 65, "part", 1 + number)
+    assert packet_writer.dequeue()
 
     client.step(answer(0x40, 1))
     assert (publish(b"a", b"2", 1, 3), True) == (
-        packet_writer.take(),
+        packet_writer.dequeue(),
         client.packet_reader.has_landed,
     )
     packet_writer.is_told = True
     client.step(answer(0x40, 2))
     assert (publish(b"a", b"3", 1, 4), False) == (
-        packet_writer.take(),
+        packet_writer.dequeue(),
         client.packet_reader.has_landed,
     )
     packet_writer.is_direct = False
     client.step(answer(0x40, 3))
     assert (publish(b"a", b"4", 1, 5), True) == (
-        packet_writer.take(),
+        packet_writer.dequeue(),
         client.packet_reader.has_landed,
     )
     assert (4, 4) == (packet_writer.fills, client.router.fills)

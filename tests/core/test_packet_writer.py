@@ -29,7 +29,7 @@ def a_packet_writer(core: Any, inflight: int = 65_535, memory: int = 2**40) -> A
 
 def given(packet_writer: Any, count: int, qos: int = 1, payload: bytes = b"p") -> list[bool]:
     """Whether there was room for each; offsets count from 1."""
-    return [packet_writer.give(b"t", payload, qos, 66, "part", n + 1) for n in range(count)]
+    return [packet_writer.deliver(b"t", payload, qos, 66, "part", n + 1) for n in range(count)]
 
 
 @both
@@ -42,7 +42,7 @@ def test_output_leaves_in_order_and_is_noted_once(core: Any) -> None:
     other.send(b"2")
     one.send(b"3")
 
-    assert ([1], 2, b"13", b"2") == (calls, one.size, one.take(), other.take())
+    assert ([1], 2, b"13", b"2") == (calls, one.size, one.dequeue(), other.dequeue())
     assert [one, other] == router.send_outputs()
     assert (0, []) == (one.size, router.send_outputs())
     other.send(b"4")
@@ -70,7 +70,7 @@ def test_output_to_a_crowd_is_written_in_turns(core: Any) -> None:
     assert other in second
     written = [*first, *second, *rest[0], *rest[1]]
     assert {*crowd, other} == set(written) and len(written) == len(crowd) + 2
-    assert b"12" == crowd[MOST_OUTPUTS].take()
+    assert b"12" == crowd[MOST_OUTPUTS].dequeue()
 
 
 @both
@@ -121,11 +121,11 @@ def test_qos0_is_dropped_above_a_mark_or_when_shut(core: Any) -> None:
     assert packet_writer.send_qos0(b"x" * 100)
     assert not packet_writer.send_qos0(b"y")
     assert (MOST + 100, 1) == (packet_writer.size, packet_writer.dropped)
-    packet_writer.take()
+    packet_writer.dequeue()
     packet_writer.is_shut = True
     assert not packet_writer.send_qos0(b"z")
     packet_writer.send(b"a")
-    assert (2, b"a") == (packet_writer.dropped, packet_writer.take())
+    assert (2, b"a") == (packet_writer.dropped, packet_writer.dequeue())
 
 
 @both
@@ -160,7 +160,7 @@ def test_a_socket_takes_what_it_can(core: Any) -> None:
 def test_what_is_sent_now_overtakes_nothing(core: Any) -> None:
     packet_writer = a_packet_writer(core)
     packet_writer.send_now(b"1")
-    assert b"1" == packet_writer.take(), "without a socket it waits, as anything does"
+    assert b"1" == packet_writer.dequeue(), "without a socket it waits, as anything does"
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
@@ -169,7 +169,7 @@ def test_what_is_sent_now_overtakes_nothing(core: Any) -> None:
         assert (0, b"2") == (packet_writer.size, there.recv(10))
         packet_writer.send(b"3")
         packet_writer.send_now(b"4")
-        assert (2, b"34") == (packet_writer.size, packet_writer.take())
+        assert (2, b"34") == (packet_writer.size, packet_writer.dequeue())
 
         much = os.urandom(3_000_000)
         packet_writer.send_now(much)
@@ -183,7 +183,7 @@ def test_what_is_sent_now_overtakes_nothing(core: Any) -> None:
 
         there.close()
         packet_writer.send_now(b"6")
-        assert b"6" == packet_writer.take(), "whoever writes next is told"
+        assert b"6" == packet_writer.dequeue(), "whoever writes next is told"
 
 
 @both
@@ -191,9 +191,9 @@ def test_packet_ids_go_up_and_around_those_in_flight(core: Any) -> None:
     packet_writer = a_packet_writer(core)
 
     for number in range(1, 65_540):
-        assert packet_writer.give(b"t", b"", 1, 65, "part", number)
+        assert packet_writer.deliver(b"t", b"", 1, 65, "part", number)
         expected = number if number < 65_536 else number - 65_535 + 1
-        assert publish(b"t", b"", 1, expected) == packet_writer.take()
+        assert publish(b"t", b"", 1, expected) == packet_writer.dequeue()
         if number != 1:
             packet_writer.acknowledge([expected])
 
@@ -223,11 +223,11 @@ def test_window_is_full_by_number(core: Any) -> None:
 
     assert (2, 3, 1) == (packet_writer.in_flight, packet_writer.waiting, packet_writer.fills)
     assert {"part": 3} == packet_writer.first_queued()
-    packet_writer.take()
+    packet_writer.dequeue()
     packet_writer.acknowledge([2, 77])
     assert 0 == packet_writer.size
     packet_writer.pump()
-    assert publish(b"t", b"p", 1, 3) == packet_writer.take()
+    assert publish(b"t", b"p", 1, 3) == packet_writer.dequeue()
     assert (2, 2, 2, {"part": 4}) == (
         packet_writer.in_flight,
         packet_writer.waiting,
@@ -236,7 +236,7 @@ def test_window_is_full_by_number(core: Any) -> None:
     )
     packet_writer.open_window(10, 10**6)
     packet_writer.pump()
-    assert publish(b"t", b"p", 1, 4) + publish(b"t", b"p", 1, 5) == packet_writer.take()
+    assert publish(b"t", b"p", 1, 4) + publish(b"t", b"p", 1, 5) == packet_writer.dequeue()
     assert (4, 0, {}) == (
         packet_writer.in_flight,
         packet_writer.waiting,
@@ -264,18 +264,18 @@ def test_those_above_a_high_mark_are_told_once(core: Any) -> None:
     packet_writer.open_window(0, 2**40)
     packet_writer.send(bytes(HIGH_MARK - 1))
     given(packet_writer, QUEUE_HIGH_MARK - 1)
-    assert (False, []) == (packet_writer.is_full, router.take_full())
+    assert (False, []) == (packet_writer.is_full, router.dequeue_full())
 
     packet_writer.send(b"1")
     given(packet_writer, 1)
 
-    assert (True, [packet_writer]) == (packet_writer.is_full, router.take_full())
-    assert (False, []) == (packet_writer.is_full, router.take_full())
-    packet_writer.take()
+    assert (True, [packet_writer]) == (packet_writer.is_full, router.dequeue_full())
+    assert (False, []) == (packet_writer.is_full, router.dequeue_full())
+    packet_writer.dequeue()
     packet_writer.send(b"2")
-    assert [] == router.take_full()
+    assert [] == router.dequeue_full()
     given(packet_writer, 1)
-    assert [packet_writer] == router.take_full()
+    assert [packet_writer] == router.dequeue_full()
 
 
 @both
@@ -286,7 +286,7 @@ def test_nothing_that_can_wait_goes_out_above_the_high_mark(core: Any) -> None:
     given(packet_writer, 2)
 
     assert (0, 2) == (packet_writer.in_flight, packet_writer.waiting)
-    packet_writer.take()
+    packet_writer.dequeue()
     packet_writer.pump()
     assert 2 == packet_writer.in_flight
 
@@ -299,7 +299,7 @@ def test_queue_is_bounded_by_number(core: Any) -> None:
 
     assert [True] * (QUEUE_MESSAGES + 1) + [False] * 2 == results
     assert (False, False) == (packet_writer.queue_has_room, packet_writer.is_short)
-    assert not packet_writer.give_again(b"t", b"p", 1, 66, "part", 1)
+    assert not packet_writer.redeliver(b"t", b"p", 1, 66, "part", 1)
     packet_writer.open_window(QUEUE_MESSAGES // 2 + 2, 2**40)
     packet_writer.pump()
     assert packet_writer.is_short
@@ -310,50 +310,50 @@ def test_queue_is_bounded_by_size(core: Any) -> None:
     packet_writer = a_packet_writer(core, inflight=0)
 
     for number in range(4):
-        assert packet_writer.give_again(b"t", bytes(300_000), 2, QUEUE_BYTES // 4, "part", number)
-    assert not packet_writer.give_again(b"t", b"", 2, 1, "part", 5)
+        assert packet_writer.redeliver(b"t", bytes(300_000), 2, QUEUE_BYTES // 4, "part", number)
+    assert not packet_writer.redeliver(b"t", b"", 2, 1, "part", 5)
     assert (4, {"part": 0}) == (packet_writer.waiting, packet_writer.first_queued())
 
 
 @both
 def test_what_cannot_be_read_again_goes_first_and_is_dropped_beyond_limits(core: Any) -> None:
     packet_writer = a_packet_writer(core, inflight=0)
-    packet_writer.give_again(b"t", b"later", 1, 70, "part", 3)
+    packet_writer.redeliver(b"t", b"later", 1, 70, "part", 3)
     for number in range(4):
-        packet_writer.give_first(b"f", b"%d" % number, 2, 66, retain=number == 3)
+        packet_writer.deliver_first(b"f", b"%d" % number, 2, 66, retain=number == 3)
 
     assert 2 == packet_writer.drop_first(2, 1000)
     assert (0, 1) == (packet_writer.drop_first(2, 1000), packet_writer.drop_first(2, 100))
     packet_writer.open_window(5, 1000)
     packet_writer.pump()
-    assert publish(b"f", b"3", 2, 1, 1) + publish(b"t", b"later", 1, 2) == packet_writer.take()
+    assert publish(b"f", b"3", 2, 1, 1) + publish(b"t", b"later", 1, 2) == packet_writer.dequeue()
     assert 0 == packet_writer.drop_first(0, 0)
 
 
 @both
 def test_a_live_message_does_not_pass_one_that_waits(core: Any) -> None:
     packet_writer = a_packet_writer(core)
-    packet_writer.give_first(b"f", b"", 1, 65, retain=False)
+    packet_writer.deliver_first(b"f", b"", 1, 65, retain=False)
 
     given(packet_writer, 1)
 
     assert (0, 2) == (packet_writer.in_flight, packet_writer.waiting)
     packet_writer.pump()
-    assert publish(b"f", b"", 1, 1) + publish(b"t", b"p", 1, 2) == packet_writer.take()
+    assert publish(b"f", b"", 1, 1) + publish(b"t", b"p", 1, 2) == packet_writer.dequeue()
 
 
 @both
 def test_qos2_lands_with_pubcomp_only_after_pubrec(core: Any) -> None:
     packet_writer = a_packet_writer(core)
     given(packet_writer, 2, qos=2)
-    packet_writer.take()
+    packet_writer.dequeue()
 
     packet_writer.acknowledge([1])
     packet_writer.complete(1)
     assert 2 == packet_writer.in_flight
     packet_writer.receive(1)
     packet_writer.receive(99)
-    assert answer(0x62, 1) + answer(0x62, 99) == packet_writer.take()
+    assert answer(0x62, 1) + answer(0x62, 99) == packet_writer.dequeue()
     packet_writer.complete(1)
     packet_writer.complete(2)
     packet_writer.complete(99)
@@ -364,8 +364,8 @@ def test_qos2_lands_with_pubcomp_only_after_pubrec(core: Any) -> None:
 def test_queue_begins_somewhere_in_each_part(core: Any) -> None:
     packet_writer = a_packet_writer(core, inflight=0)
     for part, offset in ((("", 1), 5), (("a", 1), 2), (("", 1), 6), (("a", 1), 9)):
-        packet_writer.give_again(b"t", b"", 1, 65, (*part,), offset)
-    packet_writer.give_first(b"t", b"", 1, 65, retain=False)
+        packet_writer.redeliver(b"t", b"", 1, 65, (*part,), offset)
+    packet_writer.deliver_first(b"t", b"", 1, 65, retain=False)
     begins = [packet_writer.first_queued()]
 
     for inflight in range(1, 6):
@@ -391,13 +391,13 @@ def test_parts_come_and_go(core: Any) -> None:
     for packet_writer in (client.packet_writer, other):
         packet_writer.open_window(0, 2**40)
     for number in range(300):
-        client.packet_writer.give_again(b"t", b"", 1, 65, ("a", number), number)
-        other.give_again(b"t", b"", 1, 65, ("b", number), number)
+        client.packet_writer.redeliver(b"t", b"", 1, 65, ("a", number), number)
+        other.redeliver(b"t", b"", 1, 65, ("b", number), number)
     del packet_writer, other
     client.packet_writer.open_window(200, 2**40)
     client.packet_writer.pump()
     for number in range(300):
-        client.packet_writer.give_again(b"t", b"", 1, 65, ("c", number), number)
+        client.packet_writer.redeliver(b"t", b"", 1, 65, ("c", number), number)
 
     expected = {("a", n): n for n in range(200, 300)} | {("c", n): n for n in range(300)}
     assert expected == client.packet_writer.first_queued()
@@ -487,7 +487,7 @@ def test_what_all_clients_have_waiting_is_bounded() -> None:
     assert all(busy.send_qos0(packet) for _ in range(10)) and busy.has_room
     assert router.make_packet_writer().send_qos0(packet)
     for packet_writer in stuck:
-        packet_writer.take()
+        packet_writer.dequeue()
     assert router.room(HIGH_MARK) == HIGH_MARK
 
 
@@ -507,7 +507,7 @@ def test_what_clients_share_counts_once(qos: int) -> None:
     assert all(client.packet_writer.size > 100 * KIB for client in crowd)
     assert not any(client.packet_writer.dropped for client in crowd)
     assert router.room(MOST) == MOST
-    taken = [client.packet_writer.take() for client in crowd]
+    taken = [client.packet_writer.dequeue() for client in crowd]
     assert [publish(b"t", payload), publish(b"t", payload, qos)] * 50 == taken
 
 
@@ -520,13 +520,13 @@ def test_what_waits_behind_windows_is_bounded_too() -> None:
     for packet_writer in clients:
         packet_writer.open_window(1, 2**40)
     given = [
-        packet_writer.give(b"t", payload, 1, 10 * KIB, "part", number)
+        packet_writer.deliver(b"t", payload, 1, 10 * KIB, "part", number)
         for number in range(50)
         for packet_writer in clients
     ]
     first = router.make_packet_writer()
     for _ in range(3):
-        first.give_first(b"t", payload, 1, 10 * KIB, retain=True)
+        first.deliver_first(b"t", payload, 1, 10 * KIB, retain=True)
 
     assert sum(packet_writer.memory_held() for packet_writer in clients) < 3 * 1024 * KIB
     assert all(packet_writer.waiting for packet_writer in clients)

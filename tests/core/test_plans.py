@@ -58,7 +58,7 @@ class World:
         for route, part in router.split(run):
             assert [n for n, to in zip(names, routes, strict=True) if to is route] == part.topics()
         alike = [*(at is bounds[0] for at in bounds), False]
-        assert alike.index(False) == router.taken(run, bounds[0])
+        assert alike.index(False) == router.accepted_count(run, bounds[0])
         got = {peer.name: part.topics() for peers, part in router.receivers(run) for peer in peers}
         wanted = {
             one: found

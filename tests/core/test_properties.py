@@ -140,7 +140,7 @@ def test_lists_and_packets_of_every_length(core: Any, size: int, qos: int) -> No
         assert [
             publish(b"a", b"x" * size, qos, 1),
             publish(b"a", b"x" * size, qos, 1, properties=properties or b""),
-        ] == [bytes(target.packet_writer.take()) for _, target in sorted_targets(router)]
+        ] == [bytes(target.packet_writer.dequeue()) for _, target in sorted_targets(router)]
 
 
 def sorted_targets(router: Any) -> list[tuple[Any, Any]]:
@@ -189,7 +189,7 @@ def test_each_client_gets_its_own_form(lists: list[bytes | None], qos: int, want
             client.packet_writer.open_window(20, 10**6)
             client.subscribe("#", wanted)
         assert [] == router.fan_out(run, "part")
-        assert expected == [bytes(client.packet_writer.take()) for client in clients]
+        assert expected == [bytes(client.packet_writer.dequeue()) for client in clients]
 
 
 @both
@@ -199,16 +199,16 @@ def test_messages_of_a_window_have_their_properties(core: Any) -> None:
         client = a_client(core, level=level)
         writer = client.packet_writer
         writer.open_window(10, 10**6)
-        assert writer.give(b"a", b"1", 1, 65, "part", 1, USER)
-        assert writer.give_again(b"a", b"2", 2, 65, "part", 2, USER * 20)
-        writer.give_first(b"a", b"3", 1, 65, b"", retain=True)
+        assert writer.deliver(b"a", b"1", 1, 65, "part", 1, USER)
+        assert writer.redeliver(b"a", b"2", 2, 65, "part", 2, USER * 20)
+        writer.deliver_first(b"a", b"3", 1, 65, b"", retain=True)
         writer.pump()
         lists = (USER, b"", USER * 20) if level == 5 else (None,) * 3
         assert (
             publish(b"a", b"1", 1, 1, properties=lists[0])
             + publish(b"a", b"3", 1, 2, flags=1, properties=lists[1])
             + publish(b"a", b"2", 2, 3, properties=lists[2])
-        ) == writer.take()
+        ) == writer.dequeue()
 
 
 @both
@@ -229,31 +229,31 @@ def test_what_is_too_large_for_one_client_is_counted_and_goes_to_others(
     run = a_run(core, fits, large, fits, level=level)
     assert [] == router.fan_out(run, None)
     assert (fits + fits, 1, 0) == (
-        bytes(small.packet_writer.take()),
+        bytes(small.packet_writer.dequeue()),
         small.packet_writer.too_large,
         small.packet_writer.dropped,
     )
-    assert fits + large + fits == other.packet_writer.take()
+    assert fits + large + fits == other.packet_writer.dequeue()
     fits, large = (publish(b"qos1/a", b"x" * n, 1, 1, properties=properties) for n in (8, 9))
     assert len(fits) == small.packet_writer.max_packet
     assert [] == router.fan_out(a_run(core, large, level=level), "part")
     assert (2, 0, b"") == (
         small.packet_writer.too_large,
         small.packet_writer.in_flight,
-        bytes(small.packet_writer.take()),
+        bytes(small.packet_writer.dequeue()),
     )
-    assert large == other.packet_writer.take()
+    assert large == other.packet_writer.dequeue()
     assert [] == router.fan_out(a_run(core, fits, level=level), "part")
-    assert fits == small.packet_writer.take()
+    assert fits == small.packet_writer.dequeue()
     writer, listed = small.packet_writer, properties or b""
-    assert writer.give_again(b"qos1/a", b"x" * 9, 1, 80, "part", 1, listed)
-    writer.give_first(b"qos1/a", b"x" * 9, 1, 80, listed, retain=True)
+    assert writer.redeliver(b"qos1/a", b"x" * 9, 1, 80, "part", 1, listed)
+    writer.deliver_first(b"qos1/a", b"x" * 9, 1, 80, listed, retain=True)
     assert not writer.send_qos0(large + b"x")
     assert (5, 0, 1) == (writer.too_large, writer.waiting, writer.in_flight)
 
 
 @both
-@pytest.mark.parametrize("how", ["fan_out", "give", "give_again", "give_first", "send_qos0"])
+@pytest.mark.parametrize("how", ["fan_out", "deliver", "redeliver", "deliver_first", "send_qos0"])
 def test_somebody_hears_of_what_is_too_large(core: Any, how: str) -> None:
     """At once, though nothing is to be written, and by the end of the turn."""
     told: list[bool] = []
@@ -267,8 +267,8 @@ def test_somebody_hears_of_what_is_too_large(core: Any, how: str) -> None:
         assert [] == router.fan_out(a_run(core, publish(b"a", bytes(10))), None)
     elif how == "send_qos0":
         assert not writer.send_qos0(bytes(11))
-    elif how == "give_first":
-        writer.give_first(b"a", bytes(10), 1, 75, retain=True)
+    elif how == "deliver_first":
+        writer.deliver_first(b"a", bytes(10), 1, 75, retain=True)
     else:
         assert getattr(writer, how)(b"a", bytes(10), 1, 75, "part", 1)
     assert ([True], 1, 0) == (told, writer.too_large, writer.waiting)
@@ -341,7 +341,7 @@ def test_a_node_that_knows_of_no_properties_gets_none(
                 assert sender.send(run)
             sent = run if has_properties else plain
             count = len(lists).to_bytes(4, "little")
-            assert (b"h" + count + sent.raw, sent.size) == (bytes(writer.take()), sender.sent)
+            assert (b"h" + count + sent.raw, sent.size) == (bytes(writer.dequeue()), sender.sent)
 
 
 @needs_compiled
@@ -356,7 +356,7 @@ def test_the_other_form_is_made_once_for_all_clients() -> None:
     held = sum(client.packet_writer.memory_held() for client in clients)
     assert held < 100 * 1000
     packet = publish(b"a", b"x" * 900)
-    outputs = [client.packet_writer.take() for client in clients]
+    outputs = [client.packet_writer.dequeue() for client in clients]
     assert all(one == packet * 100 for one in outputs)
     assert all(one is outputs[0] for one in outputs)
 

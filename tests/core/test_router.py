@@ -44,10 +44,10 @@ def test_messages_at_the_beginning_get_a_verdict(core: Any) -> None:
     router.bounds.set("a/b", away)
     run = a_run(core, publish(b"a"), publish(b"a/c"), publish(b"a/b"), publish(b"a"))
 
-    assert (2, 0) == (router.taken(run, here), router.taken(run, away))
-    assert 0 == router.taken(run, None)
+    assert (2, 0) == (router.accepted_count(run, here), router.accepted_count(run, away))
+    assert 0 == router.accepted_count(run, None)
     router.bounds.remove("a/b")
-    assert 4 == router.taken(run, here)
+    assert 4 == router.accepted_count(run, here)
 
 
 @both
@@ -81,8 +81,8 @@ def test_clients_get_what_they_subscribed_to(core: Any) -> None:
 
     assert [] == router.fan_out(a_run(core, *packets), None)
 
-    assert b"".join(packets[:3]) == one.packet_writer.take()
-    assert b"".join(packets[1:4]) == two.packet_writer.take()
+    assert b"".join(packets[:3]) == one.packet_writer.dequeue()
+    assert b"".join(packets[1:4]) == two.packet_writer.dequeue()
     assert 6 == router.delivered
     assert [one.packet_writer, two.packet_writer] == router.send_outputs()
 
@@ -102,7 +102,7 @@ def test_overlapping_subscriptions_give_one_message_at_the_highest_qos(core: Any
     assert [] == router.fan_out(run, "part")
 
     expected = publish(b"a", b"1", 2, 1) + publish(b"a", b"2", 1, 2) + publish(b"b", b"", 1, 3)
-    assert (expected, 3) == (client.packet_writer.take(), router.delivered)
+    assert (expected, 3) == (client.packet_writer.dequeue(), router.delivered)
 
 
 @both
@@ -113,7 +113,7 @@ def test_qos_12_reaches_a_qos0_subscriber_without_packet_id(core: Any) -> None:
     payload = b"p" * 123  # with a packet id, its length takes one byte more
 
     assert [] == router.fan_out(a_run(core, publish(b"ab", payload, 1, 9)), "part")
-    assert publish(b"ab", payload) == client.packet_writer.take()
+    assert publish(b"ab", payload) == client.packet_writer.dequeue()
 
 
 @both
@@ -169,8 +169,8 @@ def test_a_slow_client_loses_qos0_and_nobody_else_does(core: Any) -> None:
 
     assert [] == router.fan_out(a_run(core, *packets), None)
 
-    assert bytes(MOST - 25) + b"".join(packets[:2]) == slow.packet_writer.take()
-    assert (b"".join(packets), b"") == (other.packet_writer.take(), shut.packet_writer.take())
+    assert bytes(MOST - 25) + b"".join(packets[:2]) == slow.packet_writer.dequeue()
+    assert (b"".join(packets), b"") == (other.packet_writer.dequeue(), shut.packet_writer.dequeue())
     assert (1, 0, 3) == (
         slow.packet_writer.dropped,
         other.packet_writer.dropped,
@@ -189,7 +189,7 @@ def test_parts_of_a_run_go_out_as_they_came(core: Any) -> None:
 
     assert [] == router.fan_out(run.select(chosen), None)
 
-    assert b"".join(packets[n] for n in chosen if n % 3) == client.packet_writer.take()
+    assert b"".join(packets[n] for n in chosen if n % 3) == client.packet_writer.dequeue()
 
 
 @both
@@ -213,10 +213,10 @@ def test_answers_follow_every_change_whatever_is_remembered(core: Any, limit: in
             router.bounds.remove("a")
         for _ in range(2):
             assert [] == router.fan_out(run, None)
-            assert (b"".join(packets) if is_on else b"") == client.packet_writer.take()
+            assert (b"".join(packets) if is_on else b"") == client.packet_writer.dequeue()
             assert ([((peer,), run)] if is_on else []) == router.receivers(run)
             assert [(peer if is_on else None, run)] == router.split(run)
-            assert (40 if is_on else 0) == router.taken(run, peer)
+            assert (40 if is_on else 0) == router.accepted_count(run, peer)
     router.set_cache_limit(5)
     assert [((peer,), run)] == router.receivers(run)
 
@@ -232,7 +232,7 @@ def test_qos_and_plainness_of_a_target_count_at_once(core: Any) -> None:
     target.qos = 0
     router.fan_out(run, "part")
 
-    assert publish(b"a", b"", 1, 1) + publish(b"a") == client.packet_writer.take()
+    assert publish(b"a", b"", 1, 1) + publish(b"a") == client.packet_writer.dequeue()
     target.is_plain = False
     assert [(client.session, 0)] == router.fan_out(run, "part")
 
@@ -301,7 +301,7 @@ def test_a_thousand_filters_and_topics_agree_with_each_other(core: Any) -> None:
     assert [] == router.fan_out(a_run(core, *packets), None)
 
     for number, client in enumerate(clients):
-        assert b"".join(packets[number::10]) == client.packet_writer.take()
+        assert b"".join(packets[number::10]) == client.packet_writer.dequeue()
 
 
 @both
@@ -340,8 +340,8 @@ def passing(core: Any) -> tuple[Any, Client, Any]:
 @both
 def test_a_run_that_is_clear_is_passed_on(core: Any) -> None:
     router, client, run = passing(core)
-    assert [] == router.pass_on(run, "here", "here", "edge")
-    assert run.raw == client.packet_writer.take()
+    assert [] == router.forward(run, "here", "here", "edge")
+    assert run.raw == client.packet_writer.dequeue()
 
 
 @both
@@ -350,7 +350,7 @@ def test_a_run_that_is_clear_is_passed_on(core: Any) -> None:
 )
 def test_a_run_that_is_not_clear_is_not_touched(core: Any, asked: tuple[str, str, str]) -> None:
     router, client, run = passing(core)
-    assert router.pass_on(run, *asked) is None
+    assert router.forward(run, *asked) is None
     assert not client.packet_writer.size
 
 
@@ -358,10 +358,10 @@ def test_a_run_that_is_not_clear_is_not_touched(core: Any, asked: tuple[str, str
 def test_one_message_that_goes_elsewhere_holds_all_back(core: Any) -> None:
     router, client, _ = passing(core)
     run = a_run(core, publish(b"own/a", b"1"), publish(b"x", b"2"))
-    assert router.pass_on(run, "here", "here", "edge") is None
+    assert router.forward(run, "here", "here", "edge") is None
     router.interests.add("own/b", "far", "far")
     run = a_run(core, publish(b"own/a", b"1"), publish(b"own/b", b"2"))
-    assert router.pass_on(run, "here", "here", "edge") is None
+    assert router.forward(run, "here", "here", "edge") is None
     assert not client.packet_writer.size
 
 
@@ -415,7 +415,7 @@ def test_runs_are_fanned_out_up_to_one_of_which_something_is_left(core: Any) -> 
     runs = [a_run(core, publish(b"a", b"%d" % one, 1, one)) for one in (1, 2, 3)]
 
     assert (3, []) == router.fan_out_some(runs, 0, "part")
-    assert b"".join(run.raw for run in runs) == client.packet_writer.take()
+    assert b"".join(run.raw for run in runs) == client.packet_writer.dequeue()
     client.packet_writer.is_direct = False
     assert (2, [(client.session, 0)]) == router.fan_out_some(runs, 1, "part")
 
@@ -431,5 +431,5 @@ def test_clients_are_told_that_their_runs_are_safe(core: Any) -> None:
     assert [(two.packet_reader.qos12, [1])] == router.answer(
         [one.packet_reader.qos12, two.packet_reader.qos12]
     )
-    assert b"\x40\x02\x00\x01\x50\x02\x00\x02" == one.packet_writer.take()
-    assert b"\x50\x02\x00\x02" == two.packet_writer.take()
+    assert b"\x40\x02\x00\x01\x50\x02\x00\x02" == one.packet_writer.dequeue()
+    assert b"\x50\x02\x00\x02" == two.packet_writer.dequeue()

@@ -136,10 +136,10 @@ def test_output_that_cannot_be_written_is_told_when_that_is_asked_for(core: Any)
     with a_bench(core) as bench:
         assert [] == bench.wait(publish(b"a"))
         assert not bench.told
-        bench.sockets.tell()
+        bench.sockets.notify_output()
         assert [True] == bench.told
         assert [bench.subscriber.packet_writer] == bench.router.send_outputs()
-        assert publish(b"a") == bench.subscriber.packet_writer.take()
+        assert publish(b"a") == bench.subscriber.packet_writer.dequeue()
 
 
 @both
@@ -215,7 +215,7 @@ def test_long_packets_are_whole_however_they_come(core: Any, size: int, cut: int
             step = cut if at < 3 * cut else 65_536
             left = bench.wait(data[at : at + step])
             at += step
-            found += bench.subscriber.packet_writer.take()
+            found += bench.subscriber.packet_writer.dequeue()
             if (
                 left
                 and bench.publisher.packet_reader.step() is None
@@ -235,8 +235,8 @@ def with_window(bench: Bench, qos: int, count: int, inflight: int = 10) -> Any:
     packet_writer = bench.publisher.packet_writer
     packet_writer.open_window(inflight, 1 << 20)
     for number in range(1, count + 1):
-        assert packet_writer.give(b"t", b"", qos, 1, "part", number)
-    packet_writer.take()
+        assert packet_writer.deliver(b"t", b"", qos, 1, "part", number)
+    packet_writer.dequeue()
     packet_writer.descriptor = bench.written.fileno()
     return packet_writer
 
@@ -357,8 +357,8 @@ def test_what_is_to_be_kept_is_when_that_is_asked_for(core: Any) -> None:
         for timeout in (0.0, 60.0, None):  # others are waited for, but not for so long
             assert [] == bench.wait(publish(b"a"), timeout)
             assert not kept and publish(b"a") == bench.reader.recv(100)
-            bench.sockets.tell()
-            bench.sockets.tell()
+            bench.sockets.notify_output()
+            bench.sockets.notify_output()
             assert [publish(b"a")] == kept
             kept.clear()
 
@@ -532,7 +532,7 @@ def test_a_packet_writer_that_is_full_is_told(core: Any) -> None:
         bench.subscriber.packet_writer.send(bytes(HIGH_MARK - 1))
         assert [] == bench.wait(publish(b"a"))
         assert [(publish(b"a"), [])] == bench.left
-        assert [bench.subscriber.packet_writer] == bench.router.take_full()
+        assert [bench.subscriber.packet_writer] == bench.router.dequeue_full()
 
 
 @both
@@ -655,8 +655,8 @@ def test_what_other_edges_want_goes_there_and_here(core: Any) -> None:
         bench.add_sender("there")
         bench.router.interests.add("a", "there", "there")
         assert [] == bench.wait(packet)
-        assert packet == bench.subscriber.packet_writer.take()
-        bench.sockets.tell()
+        assert packet == bench.subscriber.packet_writer.dequeue()
+        bench.sockets.notify_output()
         bench.router.send_outputs()
         assert b"<publisher>\1\0\0\0" + packet == bench.reader.recv(1000)
 
@@ -709,7 +709,7 @@ def test_a_header_is_made_once_until_it_is_forgotten(core: Any) -> None:
     sender.forget()
     assert sender.send(run)
     assert ["me"] * 2 == made
-    assert (b".\1\0\0\0" + publish(b"a")) * 3 == packet_writer.take()
+    assert (b".\1\0\0\0" + publish(b"a")) * 3 == packet_writer.dequeue()
 
 
 # -- from links
@@ -813,11 +813,11 @@ def test_publishes_of_a_client_at_level_5_go_on_at_once(core: Any) -> None:
         bench.way = ("here", "here", "edge", lambda runs: kept.extend(run.raw for run in runs))
         bench.add_sender("there").has_properties = True
         bench.wait(b"".join(packets))
-        bench.sockets.tell()
+        bench.sockets.notify_output()
         sent = b"".join(map(stored, packets))
         assert [sent] == kept
         assert b"<publisher>\2\0\0\0" + sent == bench.reader.recv(1000)
-        assert b"".join(packets) == bench.subscriber.packet_writer.take()
+        assert b"".join(packets) == bench.subscriber.packet_writer.dequeue()
         odd = publish(b"a", b"2", properties=b"\x23\0\1")
         assert [(bench.number, FED)] == bench.wait(odd)
         assert (0x30, odd[2:]) == bench.publisher.packet_reader.step()
@@ -868,7 +868,7 @@ def test_the_rest_of_a_batch_has_a_header_for_others(core: Any) -> None:
     with a_link(core) as link:
         data = header(b"one", 3) + first + second + first
         assert [(link.number, FED)] == link.wait(data)
-        assert first == link.subscriber.packet_writer.take()
+        assert first == link.subscriber.packet_writer.dequeue()
         assert (0, header(b"one", 2)[2:]) == link.packet_reader.step()
         link.packet_reader.expected = 2
         assert [second, first] == [link.packet_reader.step().raw, link.packet_reader.step().raw]
@@ -956,7 +956,7 @@ def test_both_cores_do_the_same(reads: list[bytes], is_link: bool) -> None:
             for bench in (one, other):
                 bench.wait(data)  # that a long packet is not whole yet is told or not
                 packet_reader = bench.packet_reader if is_link else bench.publisher.packet_reader
-                seen: list[Any] = [bench.subscriber.packet_writer.take()]
+                seen: list[Any] = [bench.subscriber.packet_writer.dequeue()]
                 while True:
                     found = packet_reader.step()
                     run = found if is_link else packet_reader.qos0

@@ -269,13 +269,13 @@ class World:
             far.sendall(data[:100_000])
             interest = bytearray(near.fileno()) + bytes((EPOLLIN,))
             self.sockets.wait(watching, interest, 0.0, lambda: 17.0)
-            self.sockets.tell()
+            self.sockets.notify_output()
             while len(data) and (rest := _rest(near)):  # of a long packet, some may be left
                 packet_reader.feed(rest)
             self.to_others.descriptor = -1
             self.sockets.remove(near.fileno())
             out.close()
-            sent = b"".join(iter(lambda: other.recv(1 << 20), b"")) + self.to_others.take()
+            sent = b"".join(iter(lambda: other.recv(1 << 20), b"")) + self.to_others.dequeue()
         # Whether outputs that nobody can write are looked at again depends on what was told.
         self.calls = calls
         return kept, self.left, sent
@@ -347,7 +347,7 @@ class World:
     def do_taken(self, index: int, verdict: int) -> Any:
         run, value = self._run(index), VALUES[verdict]
         return run and (
-            self.router.taken(run, value),
+            self.router.accepted_count(run, value),
             self.router.belongs(run, VALUES[1], value),
         )
 
@@ -383,7 +383,7 @@ class World:
         if run is None:
             return None
         one = self.clients[client]
-        return one.flows.taken(run, one.packet_writer if is_here else None)
+        return one.flows.acknowledge(run, one.packet_writer if is_here else None)
 
     def do_publish(self, client: int, data: bytes, part: str, is_here: bool) -> Any:
         """All that is done with what a client sends."""
@@ -392,7 +392,7 @@ class World:
         found.append(self.do_read(client, data))
         for run in self.runs[known:]:
             for route, routed in self.router.split(run):
-                taken = self.router.taken(routed, VALUES[1])
+                taken = self.router.accepted_count(routed, VALUES[1])
                 edges = [(peers, one.raw) for peers, one in self.router.receivers(routed)]
                 left = self.router.fan_out(routed, part)
                 found.append((route, taken, edges, left))
@@ -401,13 +401,13 @@ class World:
                 if is_here:
                     found += [ids for _, ids in self.router.answer([run])]
                 else:
-                    found.append(one.flows.taken(run, None))
+                    found.append(one.flows.acknowledge(run, None))
         return found
 
     def do_acknowledge_all(self, client: int) -> Any:
         """The client answers all that it got, and gets more."""
         one = self.clients[client]
-        sent = one.packet_writer.take()
+        sent = one.packet_writer.dequeue()
         answers, found = b"".join(answers_to(sent)), []
         found.append((sent, self.do_read(client, answers)))
         one.packet_writer.pump()
@@ -438,9 +438,9 @@ class World:
         properties: bytes = b"",
     ) -> Any:
         packet_writer = self.clients[client].packet_writer
-        if how == "give_first":
+        if how == "deliver_first":
             retain = bool(offset % 2)
-            packet_writer.give_first(b"t", bytes(size), qos, size, properties, retain=retain)
+            packet_writer.deliver_first(b"t", bytes(size), qos, size, properties, retain=retain)
             return packet_writer.drop_first(4, 3000)
         return getattr(packet_writer, how)(b"t", bytes(size), qos, size, part, offset, properties)
 
@@ -469,7 +469,7 @@ class World:
         packet_writer.is_told = is_shut
 
     def do_take(self, client: int) -> Any:
-        return self.clients[client].packet_writer.take()
+        return self.clients[client].packet_writer.dequeue()
 
     def do_send_some(self, client: int, size: int) -> Any:
         """A socket takes so much, at least as its buffer is large; all arrives in order."""
@@ -493,7 +493,7 @@ class World:
 
     def do_outputs(self) -> Any:
         places = [client.packet_writer for client in self.clients]
-        taken = self.router.send_outputs(), self.router.take_full()
+        taken = self.router.send_outputs(), self.router.dequeue_full()
         return [
             [packet_writer in places and places.index(packet_writer) for packet_writer in one]
             for one in taken

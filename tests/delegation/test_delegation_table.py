@@ -40,9 +40,9 @@ def test_epochs_of_zones_further_below_are_remembered() -> None:
     """What a child tells of the cuts below it counts, should they come back to this node."""
     table = table_of(cut("house"))
 
-    assert table.tell_below("house", 1, [cut("house/garage", 9)])
-    assert not table.tell_below("house", 1, [cut("house/garage", 9)])  # no news
-    assert not table.tell_below("shed", 1, [cut("shed/x")])  # nobody's child
+    assert table.store_cuts_below("house", 1, [cut("house/garage", 9)])
+    assert not table.store_cuts_below("house", 1, [cut("house/garage", 9)])  # no news
+    assert not table.store_cuts_below("shed", 1, [cut("shed/x")])  # nobody's child
     assert (table.epoch_of("house/garage"), table.epoch_of("shed/x")) == (9, 0)
 
 
@@ -50,7 +50,7 @@ def test_child_of_an_earlier_epoch_has_no_say() -> None:
     """A stream of a life that is over may be read late."""
     table = table_of(cut("house", 3))
 
-    assert not table.tell_below("house", 2, [cut("house/old")])
+    assert not table.store_cuts_below("house", 2, [cut("house/old")])
     assert table.get("house") == Delegation(cut=cut("house", 3))
 
 
@@ -64,7 +64,7 @@ def test_older_epoch_does_not_lower_what_was_seen() -> None:
 def test_state_brings_the_table_back() -> None:
     """A restart knows the delegations and the epochs of zones that nobody holds now."""
     table = table_of(cut("garage", 4), cut("house"))
-    table.tell_below("house", 1, [cut("house/attic", 2)])
+    table.store_cuts_below("house", 1, [cut("house/attic", 2)])
     table.release("garage", DelegationState())
     table.commit(cut("shed", 2))
     table.reclaim("shed", 5)
@@ -134,7 +134,7 @@ def test_cuts_touched_by_a_filter_are_named() -> None:
 def test_zones_below_a_retired_one_are_the_parents_own() -> None:
     """Retiring leaves what was delegated below standing, as the child knew it in the end."""
     table = table_of(cut("house", 2))
-    table.tell_below("house", 2, [cut("house/stale")])
+    table.store_cuts_below("house", 2, [cut("house/stale")])
     garage = Delegation(cut=cut("house/garage", 5), below=(cut("house/garage/door", 3),))
 
     table.release(
@@ -162,7 +162,7 @@ def test_zones_below_a_reclaimed_one_stand_as_last_told() -> None:
         cut("house/garage", 5),
         cut("house/attic", 1),
     )
-    table.tell_below("house", 2, [garage, door, attic])
+    table.store_cuts_below("house", 2, [garage, door, attic])
 
     table.reclaim("house", 5)
 
@@ -180,10 +180,10 @@ def test_branch_is_remembered_until_its_node_has_settled_it() -> None:
     table.reclaim("garage", 5)
     table.commit(cut("garage", 4, "y"))
 
-    assert not table.settle("garage", "y")
+    assert not table.close_branch("garage", "y")
     assert table.was_reclaimed("garage", 2) and not table.was_reclaimed("garage", 4)
-    assert table.settle("garage", "x")
-    assert not table.settle("garage", "x")
+    assert table.close_branch("garage", "x")
+    assert not table.close_branch("garage", "x")
     assert table.reclaimed() == ()
 
 
@@ -199,14 +199,14 @@ def test_where_a_zone_came_back_is_known_until_it_is_delegated_again(again: str)
 
     assert {"house/attic": 5, "garage": 7} == before
     assert {"garage": 7} == table.reclaimed_at()
-    table.lose()
+    table.forget_all()
     assert {} == table.reclaimed_at()
 
 
 def test_what_is_known_of_a_subtree_moves_along() -> None:
     """Delegations, epochs and branches strictly below; the old owner keeps the epochs."""
     table = table_of(cut("house/garage", 3), cut("house/attic", 7), cut("houseboat"))
-    table.tell_below("house/garage", 3, [cut("house/garage/door")])
+    table.store_cuts_below("house/garage", 3, [cut("house/garage/door")])
     table.reclaim("house/attic", 5)
     inner = Delegation(cut=cut("house/garage", 3), below=(cut("house/garage/door"),))
 
@@ -225,7 +225,7 @@ def test_what_is_known_of_a_subtree_moves_along() -> None:
 def test_new_owner_has_what_came_along_and_nothing_older() -> None:
     """A node that takes its zone again has delegations of its earlier time no more."""
     table = table_of(cut("house/gone", 4), apex="house")
-    table.take_over(
+    table.replace_all(
         DelegationState(
             delegations=(Delegation(cut=cut("house/garage", 3)),), epochs={"house/old": 6}
         )
@@ -240,7 +240,7 @@ def test_new_owner_has_what_came_along_and_nothing_older() -> None:
 def test_lost_zone_takes_its_delegations_along() -> None:
     """Epochs are remembered all the same."""
     table = table_of(cut("house/garage", 3), apex="house")
-    table.lose()
+    table.forget_all()
 
     assert (table.delegations(), table.lookup("house/garage/x")) == ((), None)
     assert table.epoch_of("house/garage") == 3
@@ -249,7 +249,7 @@ def test_lost_zone_takes_its_delegations_along() -> None:
 def test_zones_that_ended_around_another_are_known() -> None:
     """Between this zone and that one, and in force no more."""
     table = table_of(cut("a", 2), cut("ab"))
-    table.tell_below("a", 2, [cut("a/b", 3), cut("a/b/c", 1)])
+    table.store_cuts_below("a", 2, [cut("a/b", 3), cut("a/b/c", 1)])
     table.reclaim("a", 5)
 
     assert table.ended_around("a/b") == {"a": 3}
@@ -284,14 +284,14 @@ def back(apex: str, epoch: int, offset: int = 7) -> EpochTransition:
 def test_passages_move_along_with_their_topics() -> None:
     """To a child those of its zone, of zones within it and around it; and back with news."""
     table = table_of(cut("a"))
-    for passage in (out("a", 1), out("b", 1)):
-        table.note(passage)
+    for transition in (out("a", 1), out("b", 1)):
+        table.record_transition(transition)
     child = DelegationTable("a")
-    child.take_over(table.subtree("a"))
+    child.replace_all(table.subtree("a"))
     inner = out("a/x", 1)
-    child.note(inner)
+    child.record_transition(inner)
     table.release("a", child.subtree("a"))
-    table.note(back("a", 1))
+    table.record_transition(back("a", 1))
 
     assert child.passages() == (out("a", 1), inner)
     assert table.passages() == (out("a", 1), out("b", 1), inner, back("a", 1))
@@ -302,7 +302,7 @@ def test_only_the_last_passages_are_remembered() -> None:
     """A zone may change hands for ever."""
     table = DelegationTable("")
     for epoch in range(1, PASSAGES + 2):
-        table.note(out("a", epoch))
+        table.record_transition(out("a", epoch))
 
     assert [out("a", epoch) for epoch in range(2, PASSAGES + 2)] == list(table.passages())
 

@@ -217,12 +217,12 @@ def test_no_passage_leads_to_a_place_that_is_still_to_come(
     """Sessions would wait there for ever."""
     place, below = LogPosition(JournalId("", epoch), offset), LogPosition(JournalId("home", 1), 1)
     for left, entered in ((place, below), (below, place)):
-        passage = EpochTransition(apex="home", left=left, entered=entered)
+        transition = EpochTransition(apex="home", left=left, entered=entered)
         if is_fine:
-            check_reached([passage], LogPosition(JournalId("", 3), 7))
+            check_reached([transition], LogPosition(JournalId("", 3), 7))
         else:
             with pytest.raises(PeerError, match="ahead of zone"):
-                check_reached([passage], LogPosition(JournalId("", 3), 7))
+                check_reached([transition], LogPosition(JournalId("", 3), 7))
 
 
 def known(apex: str) -> int:

@@ -69,11 +69,11 @@ def test_nothing_makes_no_part() -> None:
 
 def test_later_part_overrides_an_earlier_one() -> None:
     """The rest is newer than the bulk: changed, cleared, set again."""
-    incoming = ReceivedZone()
+    received_zone = ReceivedZone()
     key = ("e", 1, "", 1)
-    incoming.take(ZoneSnapshot(retained=(retained("a"), retained("b"), retained("c"))))
-    incoming.take(ZoneSnapshot(retained=(retained("a", "new"),)))
-    incoming.take(
+    received_zone.merge(ZoneSnapshot(retained=(retained("a"), retained("b"), retained("c"))))
+    received_zone.merge(ZoneSnapshot(retained=(retained("a", "new"),)))
+    received_zone.merge(
         ZoneSnapshot(
             cleared=("b", "unknown"),
             interests=(EdgeInterest(edge="e", incarnation=1, filters=("#",)),),
@@ -82,9 +82,9 @@ def test_later_part_overrides_an_earlier_one() -> None:
         )
     )
 
-    assert {"a": b"new", "c": b"x"} == {t: m.payload for t, m in incoming.retained.items()}
-    assert [EdgeInterest(edge="e", incarnation=1, filters=("#",))] == incoming.interests
-    assert ([cut("z/x")], {key: 3}) == (incoming.delegations, incoming.marks)
+    assert {"a": b"new", "c": b"x"} == {t: m.payload for t, m in received_zone.retained.items()}
+    assert [EdgeInterest(edge="e", incarnation=1, filters=("#",))] == received_zone.interests
+    assert ([cut("z/x")], {key: 3}) == (received_zone.delegations, received_zone.marks)
 
 
 # -- the old owner's side
@@ -96,9 +96,9 @@ def test_bulk_has_what_is_retained_within_the_apex() -> None:
     for topic in ("z", "z/a", "zz", "y"):
         authority.publish(retained(topic, topic))
 
-    outgoing = authority.subtrees.prepare("z")
+    source = authority.subtrees.prepare("z")
 
-    assert [["z", "z/a"]] == [payloads(part.retained) for part in outgoing.bulk()]
+    assert [["z", "z/a"]] == [payloads(part.retained) for part in source.bulk()]
 
 
 def test_rest_has_what_changed_after_the_bulk() -> None:
@@ -110,25 +110,25 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
     table.commit(cut("other"))
     arrive(authority, "e", "z/kept", "y", "+/kept")
     authority.marks["e", 1, "", 1] = 9
-    outgoing = authority.subtrees.prepare("z")
-    incoming = ReceivedZone()
-    for part in outgoing.bulk():
-        incoming.take(part)
+    source = authority.subtrees.prepare("z")
+    received_zone = ReceivedZone()
+    for part in source.bulk():
+        received_zone.merge(part)
 
     authority.publish(retained("z/changed", "new"))
     authority.publish(retained("z/cleared", ""))
     authority.publish(retained("z/new", "new"))
     authority.publish(retained("y/new", "new"))
-    authority.subtrees.fence(outgoing)
-    for part in outgoing.rest():
-        incoming.take(part)
+    authority.subtrees.fence(source)
+    for part in source.rest():
+        received_zone.merge(part)
 
-    assert incoming.interests == [
+    assert received_zone.interests == [
         EdgeInterest(edge="e", incarnation=1, filters=("+/kept", "z/kept"))
     ]
-    assert incoming.delegations == [cut("z/below", 4)]
-    assert incoming.marks == {("e", 1, "", 1): 9}
-    assert {topic: m.payload for topic, m in incoming.retained.items()} == {
+    assert received_zone.delegations == [cut("z/below", 4)]
+    assert received_zone.marks == {("e", 1, "", 1): 9}
+    assert {topic: m.payload for topic, m in received_zone.retained.items()} == {
         "z/kept": b"old",
         "z/changed": b"new",
         "z/new": b"new",
@@ -138,10 +138,10 @@ def test_rest_has_what_changed_after_the_bulk() -> None:
 def test_fence_parks_the_subtree_only() -> None:
     """What is being handed over waits; the rest of the zone goes on."""
     authority, _ = serving()
-    outgoing = authority.subtrees.prepare("z")
+    source = authority.subtrees.prepare("z")
 
     before = authority.publish(Message("z/a", b"", 1))
-    offset = authority.subtrees.fence(outgoing)
+    offset = authority.subtrees.fence(source)
     after = [authority.publish(Message(topic, b"", 1)) for topic in ("z/a", "z", "zz", "y")]
 
     assert (PublishVerdict.TAKEN, 1) == (before, offset)
@@ -157,22 +157,22 @@ def test_fence_parks_the_subtree_only() -> None:
 def test_fence_lies_at_a_record_that_an_edge_can_get_to() -> None:
     """A position is never told to lie at a QoS 0 record, and the successor waits for a position."""
     authority, _ = serving()
-    outgoing = authority.subtrees.prepare("z")
+    source = authority.subtrees.prepare("z")
     for qos in (1, 2, 0, 0):
         authority.publish(Message("y", b"", qos))
 
-    assert (2, 2) == (authority.subtrees.fence(outgoing), authority.delivered)
+    assert (2, 2) == (authority.subtrees.fence(source), authority.delivered)
 
 
 def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
     """The fence goes, and whoever parked tries again."""
     authority, _ = serving()
     port = arrive(authority, "e", "#")
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.fence(source)
     assert authority.publish(Message("z/a", b"no", 1)) is PublishVerdict.PARKED
 
-    authority.subtrees.roll_back(outgoing)
+    authority.subtrees.roll_back(source)
     again = authority.publish(Message("z/a", b"yes", 1))
 
     assert again is PublishVerdict.TAKEN
@@ -182,12 +182,12 @@ def test_handover_that_came_to_nothing_leaves_the_zone_here() -> None:
 def test_changes_are_no_longer_noted_after_the_handover() -> None:
     """A handover that is over costs nothing more, and the next one starts anew."""
     authority, _ = serving()
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.roll_back(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.roll_back(source)
     authority.publish(retained("z/a"))
-    authority.subtrees.fence(outgoing)
+    authority.subtrees.fence(source)
 
-    assert [()] == [part.retained for part in outgoing.rest()]
+    assert [()] == [part.retained for part in source.rest()]
 
 
 def test_completed_handover_is_a_cut_in_every_stream() -> None:
@@ -205,11 +205,11 @@ def test_completed_handover_is_a_cut_in_every_stream() -> None:
     away = arrive(authority, "away", "z/+", "y")
     authority.reception.disconnect(known(authority, "away"), away)
     authority.publish(retained("z/a", "last"))
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.fence(source)
 
     table.commit(cut("z", 3))
-    authority.subtrees.complete(outgoing)
+    authority.subtrees.complete(source)
 
     assert [
         ("inside", "deliver", 1, "last"),
@@ -232,10 +232,10 @@ def test_zone_that_was_given_back_ends_in_every_stream() -> None:
     authority, _ = serving("z", epoch=4)
     port = arrive(authority, "e", "z/#")
     authority.publish(retained("z/a", "last"))
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.fence(source)
 
-    authority.subtrees.complete(outgoing)
+    authority.subtrees.complete(source)
 
     assert [("deliver", 1, "last"), ("gone", "z", 4), ("unpark",)] == port.events
     assert authority.publish(Message("z/a", b"", 1)) is PublishVerdict.NOT_AUTHORITATIVE
@@ -260,9 +260,9 @@ def test_two_subtrees_are_handed_over_at_a_time() -> None:
 
 
 def hand_over(interest: EdgeInterest, *messages: Message) -> ReceivedZone:
-    incoming = ReceivedZone()
-    incoming.take(ZoneSnapshot(retained=messages, interests=(interest,)))
-    return incoming
+    received_zone = ReceivedZone()
+    received_zone.merge(ZoneSnapshot(retained=messages, interests=(interest,)))
+    return received_zone
 
 
 def test_new_owner_has_what_the_old_one_retained() -> None:
@@ -303,11 +303,11 @@ def test_inherited_deliveries_wait_for_the_claim() -> None:
 def test_next_handover_waits_for_claims() -> None:
     """What an edge has inherited and not claimed would not go along with a part of the zone."""
     authority, _ = serving("a")
-    incoming = ReceivedZone()
-    incoming.take(
+    received_zone = ReceivedZone()
+    received_zone.merge(
         ZoneSnapshot(interests=(EdgeInterest(edge="e", incarnation=1, filters=("a/#",)),))
     )
-    authority.absorb("a", incoming)
+    authority.absorb("a", received_zone)
 
     assert authority.subtrees.awaits_claims("a/b")
     assert authority.subtrees.awaits_claims("")
@@ -413,14 +413,14 @@ def test_interest_that_touches_a_fence_waits_for_its_end() -> None:
     authority, _ = serving()
     port = arrive(authority, "e")
     peer = known(authority, "e")
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.fence(source)
     authority.reception.add_interest(peer, "#", 1, True)
     authority.reception.add_interest(peer, "z/given up", 2, True)
     authority.reception.add_interest(peer, "y", 3, True)
     authority.reception.remove_interest(peer, "z/given up")
     before = port.events[:]
-    authority.subtrees.roll_back(outgoing)
+    authority.subtrees.roll_back(source)
 
     assert [("answer", 3, 0, [])] == before
     assert [("answer", 1, 0, []), ("unpark",)] == port.events[1:]
@@ -431,11 +431,11 @@ def test_interest_that_waits_goes_with_its_link() -> None:
     """The next link's greeting has it."""
     authority, _ = serving()
     arrive(authority, "e")
-    outgoing = authority.subtrees.prepare("z")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("z")
+    authority.subtrees.fence(source)
     authority.reception.add_interest(known(authority, "e"), "#", 1, True)
     again = arrive(authority, "e", "y")
-    authority.subtrees.roll_back(outgoing)
+    authority.subtrees.roll_back(source)
 
     assert [("unpark",)] == again.events
     assert {"y"} == known(authority, "e").filters
@@ -509,10 +509,10 @@ def test_interest_of_edges_that_are_away_goes_with_the_subtree() -> None:
     port = arrive(authority, "edge", "a/x", "a/#", "+/x", "b")
     peer = known(authority, "edge")
     authority.reception.disconnect(peer, port)
-    outgoing = authority.subtrees.prepare("a")
-    authority.subtrees.fence(outgoing)
+    source = authority.subtrees.prepare("a")
+    authority.subtrees.fence(source)
     table.commit(cut("a"))
-    authority.subtrees.complete(outgoing)
+    authority.subtrees.complete(source)
 
     assert {"+/x", "b"} == peer.filters
     assert [("+/x",)] == [one.filters for one in authority.peers.within("a")]

@@ -33,30 +33,30 @@ def member(name: str, site: str = "") -> Member:
 
 
 def clean(directory: Directory) -> None:
-    directory.registrar.set(entry(directory.members.name, 3, persistent=False))
+    directory.replicator.set(entry(directory.members.name, 3, persistent=False))
 
 
 def ended(directory: Directory) -> None:
-    directory.keeper.entries.put(entry(directory.members.name, 5))
-    directory.keeper.entries.end("c", directory.members.name, 5)
+    directory.replica.entries.store(entry(directory.members.name, 5))
+    directory.replica.entries.end("c", directory.members.name, 5)
 
 
 def removed(directory: Directory) -> None:
     """A node that is gone by command had a clean session of the id, above one that was here."""
     directory.members.merge([member("other")])
-    directory.keeper.entries.put(entry(directory.members.name, 2))
-    directory.keeper.entries.put(entry("other", 4, persistent=False))
+    directory.replica.entries.store(entry(directory.members.name, 2))
+    directory.replica.entries.store(entry("other", 4, persistent=False))
     directory.members.remove("other")
 
 
 def kept_elsewhere(directory: Directory) -> None:
     directory.members.merge([member("other")])
-    directory.keeper.entries.put(entry("other", 4))
+    directory.replica.entries.store(entry("other", 4))
     directory.members.remove("other")
 
 
 def unopened(directory: Directory) -> None:
-    directory.keeper.entries.put(entry(directory.members.name, 5))
+    directory.replica.entries.store(entry(directory.members.name, 5))
 
 
 def another_site(directory: Directory) -> None:
@@ -68,20 +68,20 @@ def another_node(directory: Directory) -> None:
 
 
 def busy(directory: Directory) -> None:
-    directory.arrivals.busy.add("c")
+    directory.takeovers.busy.add("c")
 
 
 def arriving(directory: Directory) -> None:
     taken = Taken(incarnation=4, token=b"token", state=b"")
-    directory.holdings.arrive("c", "other", taken)
+    directory.ownership.store_copy("c", "other", taken)
 
 
 def gone(directory: Directory) -> None:
-    directory.holdings._bury("c", (Tombstone(node="other", token=b"token", incarnation=4),))
+    directory.ownership._bury("c", (Tombstone(node="other", token=b"token", incarnation=4),))
 
 
 def full(directory: Directory) -> None:
-    directory.keeper.entries._limit = 0
+    directory.replica.entries._limit = 0
 
 
 def node(prepare: Callable[[Directory], None]) -> Alone:
@@ -94,11 +94,11 @@ def node(prepare: Callable[[Directory], None]) -> Alone:
 
 def known(directory: Directory) -> tuple[object, ...]:
     """What it knows and keeps."""
-    entries, holdings = directory.keeper.entries, directory.holdings
+    entries, ownership = directory.replica.entries, directory.ownership
     return (
         dict(entries._table.items()),
-        dict(holdings._held_table.items()),
-        directory.registrar.own,
+        dict(ownership._held_table.items()),
+        directory.replicator.own,
         entries.get("c"),
         entries.generation("c"),
         entries.losers(),
@@ -112,10 +112,10 @@ def test_it_asks_nobody_and_knows_the_same(
     """No step is needed; with them, all would be as it is."""
     at_once, with_steps = node(prepare), node(prepare)
     with pytest.raises(StopIteration) as outcome:
-        next(at_once.directory.arrive("c", lambda: True))
-    monkeypatch.setattr(SessionTakeovers, "_begin_alone", lambda self, search: None)
+        next(at_once.directory.take_over("c", lambda: True))
+    monkeypatch.setattr(SessionTakeovers, "_claim_alone", lambda self, search: None)
     outcomes: list[object] = []
-    with_steps.run(with_steps.directory.arrive("c", lambda: True), outcomes.append)
+    with_steps.run(with_steps.directory.take_over("c", lambda: True), outcomes.append)
 
     assert SessionFound(present=False) == outcome.value.value
     assert [SessionFound(present=False)] == outcomes
@@ -132,17 +132,17 @@ def test_it_takes_the_steps_where_somebody_may_know_more(
 ) -> None:
     """Another node, or something that is under way here, or too much is kept."""
     directory = node(prepare).directory
-    procedure = directory.arrive("c", lambda: True)
+    procedure = directory.take_over("c", lambda: True)
     next(procedure)
     procedure.close()
 
-    assert "c" not in directory.holdings.held
+    assert "c" not in directory.ownership.held
 
 
 def test_it_begins_nothing_for_a_client_that_is_gone() -> None:
     """Nobody would be told."""
     directory = node(lambda _: None).directory
     with pytest.raises(StopIteration):
-        next(directory.arrive("c", lambda: False))
+        next(directory.take_over("c", lambda: False))
 
-    assert "c" not in directory.holdings.held
+    assert "c" not in directory.ownership.held

@@ -37,7 +37,7 @@ def test_clean_session_hides_no_kept_one_from_its_own_discard() -> None:
     story.clean(0)
     story.answered()
     for node in story.nodes:
-        node.directory.registrar.batch = lambda *_: None  # type: ignore[method-assign]
+        node.directory.replicator.batch = lambda *_: None  # type: ignore[method-assign]
     story.connection = None
     story.heal()
     story.site.run(30.0)
@@ -52,8 +52,8 @@ def test_what_one_of_two_says_alone_is_not_sure() -> None:
     found = []
     for needed in (1, 2):
         lookup = QuorumRead(("p", "q"), {}, needed)
-        lookup.take("p", nothing)
-        lookup.take("q", nothing)
+        lookup.add_answer("p", nothing)
+        lookup.add_answer("q", nothing)
         found.append(lookup.decide())
 
     assert [NoSession(generation=0, is_sole=True), NoSession(generation=0)] == found
@@ -137,7 +137,7 @@ def test_question_about_an_earlier_incarnation_ends_nothing() -> None:
     connect(whole, "b").lost(is_will_due=False)
     whole.run(100.0)
     holder = whole.nodes["b"].directory
-    held = holder.holdings.held["x"].incarnation
+    held = holder.ownership.held["x"].incarnation
     request = Discard(client_id="x", incarnation=held - 1, through=9, age=1)
 
     moved = MovedTo(node="b", incarnation=held)
@@ -162,7 +162,7 @@ def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(
         late.nodes["b"].join = lambda: None  # type: ignore[method-assign]
         late.after(0.7, late.heal)
     connect(late, "b", clean=True).lost(is_will_due=False)
-    late.nodes["b"].directory.members.learn(late.nodes["a"].directory.members.all)
+    late.nodes["b"].directory.members.merge_list(late.nodes["a"].directory.members.all)
     late.heal()
     late.run(60.0)
 
@@ -202,10 +202,10 @@ def test_session_offered_to_one_that_was_discarded_ends_with_it() -> None:
     node = whole.nodes["d"]
     below = OwnedSession(incarnation=1)
     node.host.kept["x"] = set()
-    node.directory.holdings.hold("x", below)
+    node.directory.ownership.store("x", below)
     whole.cut("d", "a")
     node.directory.conflicts.offers["x"] = "a"
-    node.directory.registrar.own["x"] = DirectoryEntry(
+    node.directory.replicator.own["x"] = DirectoryEntry(
         client_id="x", node="d", incarnation=1, persistent=True
     )
     connect(whole, "b", clean=True).lost(is_will_due=False)

@@ -41,7 +41,7 @@ class Bench:
 
     def add(self, *others: str) -> None:
         if others:
-            self.members.learn(Member(name=n, grpc="b:1", site="", version=1) for n in others)
+            self.members.merge_list(Member(name=n, grpc="b:1", site="", version=1) for n in others)
 
     def register(self, source: str, **fields: Any) -> Registered | OtherView:
         batch = Register(

@@ -39,7 +39,7 @@ class Bench:
             self.members,
             self.here,
             7,
-            absence=SilentMembers(self.members, 10.0, lambda: self.now),
+            silence=SilentMembers(self.members, 10.0, lambda: self.now),
             on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
             kept=lambda: self.kept,
             on_known=self.known.append,
@@ -77,7 +77,7 @@ class Bench:
         """Send what is to be sent now; what was sent, signs of life left out."""
         sent: list[Register] = []
         self.now = max(self.now, self.registrar.calm)
-        while (batch := self.batch()) is not None or self.registrar.go_on():
+        while (batch := self.batch()) is not None or self.registrar.advance():
             if batch is not None:
                 self.answer(batch)
                 sent.append(batch)
@@ -90,7 +90,7 @@ class Bench:
 def test_the_complete_list_comes_first() -> None:
     """In parts, begun before what is in it is decided; what is not in it has ended there."""
     bench = Bench()
-    bench.keeper.entries.put(kept(999))
+    bench.keeper.entries.store(kept(999))
     for number in range(BATCH + 1):
         bench.registrar.set(kept(number))
     sent = bench.pump()
@@ -211,7 +211,7 @@ def test_what_ends_before_a_change_is_worked_off_has_ended_where_it_was_kept(way
         if way == "drop":
             bench.registrar.drop(f"c{number}")
         else:
-            bench.registrar.give_away(kept(number, "e", 2))
+            bench.registrar.register_move(kept(number, "e", 2))
     bench.pump()
     lost = [number for number in before if "b" not in bench.members.keepers(f"c{number}")]
 
@@ -222,8 +222,8 @@ def test_what_went_to_a_node_that_was_removed_is_not_told() -> None:
     """Nobody would ever deny it."""
     bench = Bench()
     bench.pump()
-    bench.registrar.give_away(kept(1, "b", 2))
-    bench.registrar.give_away(kept(2, "c", 2))
+    bench.registrar.register_move(kept(1, "b", 2))
+    bench.registrar.register_move(kept(2, "c", 2))
     bench.registrar.forget_node("b")
 
     assert ["c2"] == list(bench.registrar.gone)
@@ -241,7 +241,7 @@ def test_a_change_is_worked_off_in_slices() -> None:
     bench.join("f")
     assert bench.registrar.is_moving
     slices = 0
-    while bench.registrar.go_on():
+    while bench.registrar.advance():
         slices += 1
 
     assert 3 <= slices <= 5
@@ -262,7 +262,7 @@ def test_who_went_while_a_change_is_worked_off_is_worked_off_too() -> None:
     for name in ("e", "f"):
         for members in (bench.members, bench.keeper._members):
             members.remove(name)
-        bench.registrar.go_on()
+        bench.registrar.advance()
     batch = bench.batch()
     assert batch is not None and batch.catching_up and not batch.last
     bench.answer(batch)
@@ -313,7 +313,7 @@ def test_what_ends_while_it_is_listed_has_ended() -> None:
 def test_ids_that_are_on_their_way_are_kept() -> None:
     """There is an entry for them before there is anything to say."""
     bench = Bench()
-    bench.keeper.entries.put(kept(1))
+    bench.keeper.entries.store(kept(1))
     bench.kept.append("c1")
     bench.pump()
 
@@ -340,9 +340,9 @@ def test_what_was_given_away_is_told_until_a_majority_knows() -> None:
     bench = Bench()
     bench.pump()
     bench.registrar.set(kept(1))
-    bench.registrar.give_away(kept(1, "c", 2))
+    bench.registrar.register_move(kept(1, "c", 2))
     assert not bench.known and not bench.registrar.is_known("c1")
-    bench.keeper.entries.put(kept(1, "d", 3))
+    bench.keeper.entries.store(kept(1, "d", 3))
     bench.pump()
 
     assert ["c1"] == bench.known
@@ -353,7 +353,7 @@ def test_what_was_given_away_is_told_until_a_majority_knows() -> None:
 def test_a_session_that_came_back_is_its_own_again() -> None:
     """What it was given away as is not told any more."""
     bench = Bench()
-    bench.registrar.give_away(kept(1, "c", 2))
+    bench.registrar.register_move(kept(1, "c", 2))
     bench.registrar.set(kept(1, "a", 3))
     bench.pump()
 
@@ -363,7 +363,7 @@ def test_a_session_that_came_back_is_its_own_again() -> None:
 def test_conflicts_here_are_told_at_once() -> None:
     """This node is a keeper like the others."""
     bench = Bench()
-    bench.here.put(kept(1, "z", 5))
+    bench.here.store(kept(1, "z", 5))
     bench.registrar.set(kept(1))
 
     assert [(kept(1, "z", 5), False)] == bench.conflicts
@@ -373,9 +373,9 @@ def test_conflicts_there_are_in_the_answer() -> None:
     """With those of sessions that have ended apart."""
     bench = Bench()
     bench.pump()
-    bench.keeper.entries.put(kept(1, "z", 5))
-    bench.keeper.entries.put(kept(2, "y", 4))
-    bench.keeper.entries.put(kept(2, "z", 5))
+    bench.keeper.entries.store(kept(1, "z", 5))
+    bench.keeper.entries.store(kept(2, "y", 4))
+    bench.keeper.entries.store(kept(2, "z", 5))
     bench.keeper.entries.end("c2", "z", 5)
     for number in (1, 2):
         bench.registrar.set(kept(number))
@@ -404,8 +404,8 @@ def test_a_keeper_without_room_is_asked_again_later() -> None:
 def test_relays_for_a_keeper_that_needs_them() -> None:
     """What is kept here for others goes along with the list of one that is not settled."""
     bench = Bench()
-    bench.here.put(kept(1, "dead", 4))
-    bench.here.put(DirectoryEntry(client_id="c2", node="dead", incarnation=1, persistent=False))
+    bench.here.store(kept(1, "dead", 4))
+    bench.here.store(DirectoryEntry(client_id="c2", node="dead", incarnation=1, persistent=False))
     bench.keeper._members.is_settled = False
     sent = bench.pump()
 
@@ -417,7 +417,7 @@ def test_after_a_start_what_is_kept_here_agrees() -> None:
     """Entries of sessions that are gone go, what is arriving stays."""
     bench = Bench()
     for number in (1, 2, 3):
-        bench.here.put(kept(number))
+        bench.here.store(kept(number))
     bench.kept.append("c2")
     bench.registrar.own["c3"] = kept(3)
     bench.registrar.start()
@@ -430,7 +430,7 @@ def test_who_is_not_reached_before_a_move_is_forgotten_hears_of_the_end() -> Non
     bench = Bench()
     bench.registrar.set(kept(1))
     bench.pump()
-    bench.registrar.give_away(kept(1, "c", 2))
+    bench.registrar.register_move(kept(1, "c", 2))
     bench.registrar.forget("c1")
     bench.pump()
 
@@ -441,8 +441,8 @@ def test_what_is_denied_came_behind_a_move() -> None:
     """It came back, and has ended: where it went before is no answer to that."""
     bench = Bench()
     bench.pump()
-    bench.registrar.give_away(kept(1, "c", 2))
-    bench.keeper.entries.put(kept(1, "a", 3), is_hearsay=True)
+    bench.registrar.register_move(kept(1, "c", 2))
+    bench.keeper.entries.store(kept(1, "a", 3), is_hearsay=True)
     bench.registrar.deny(kept(1, "a", 3))
     bench.pump()
 

@@ -59,8 +59,8 @@ def test_which_of_two_counts(lower: DirectoryEntry, higher: DirectoryEntry) -> N
     """Whichever comes first."""
     for first, second in ((lower, higher), (higher, lower)):
         book = entries()
-        book.put(first)
-        verdict = book.put(second)
+        book.store(first)
+        verdict = book.store(second)
 
         assert book.get("x") == higher
         assert verdict == (KnownAbove(higher, False) if second == lower else None)
@@ -99,7 +99,7 @@ def test_of_two_claims_with_one_incarnation_the_first_stands() -> None:
 def test_a_claim_stands_above_a_clean_session_only_if_it_has_seen_it() -> None:
     """A new kept session begins above what the clean one has ended."""
     book = entries()
-    book.put(clean("a", 1, 4))
+    book.store(clean("a", 1, 4))
 
     assert book.claim(kept("b", 4)) == KnownAbove(clean("a", 1, 4), False)
     assert book.claim(kept("b", 5)) is None
@@ -108,15 +108,15 @@ def test_a_claim_stands_above_a_clean_session_only_if_it_has_seen_it() -> None:
 def test_who_is_pushed_aside_is_remembered_until_told() -> None:
     """Also when what pushed it aside has ended: its session must not come back."""
     book = entries()
-    book.put(kept("a", 3))
-    book.put(clean("b", 1, 3))
+    book.store(kept("a", 3))
+    book.store(clean("b", 1, 3))
     book.end("x", "b", 3)
     assert book.get("x") is None
     assert book.generation("x") == 3
-    assert book.put(kept("a", 3)) == KnownAbove(clean("b", 1, 3), False)
+    assert book.store(kept("a", 3)) == KnownAbove(clean("b", 1, 3), False)
     assert ("a",) == book.losers()
     (due,) = book.due_to("a", 10)
-    book.told("a", due)
+    book.acknowledge("a", due)
 
     assert (book.losers(), len(book)) == ((), 0)
 
@@ -124,25 +124,25 @@ def test_who_is_pushed_aside_is_remembered_until_told() -> None:
 def test_who_never_lost_may_count_itself_above_what_has_ended() -> None:
     """A session that was begun where nobody knew of the one that ended."""
     book = entries()
-    book.put(kept("a", 3))
-    book.put(clean("b", 1, 3))
+    book.store(kept("a", 3))
+    book.store(clean("b", 1, 3))
     book.end("x", "b", 3)
 
-    assert book.put(kept("c", 1)) == KnownAbove(clean("b", 1, 3), True)
-    assert book.put(kept("c", 4)) is None
+    assert book.store(kept("c", 1)) == KnownAbove(clean("b", 1, 3), True)
+    assert book.store(kept("c", 4)) is None
     assert book.get("x") == kept("c", 4)
 
 
 def test_what_was_told_of_an_older_entry_is_not_told() -> None:
     """The loser may have been told of something that does not count any more."""
     book = entries()
-    book.put(kept("a", 1))
-    book.put(kept("b", 2))
+    book.store(kept("a", 1))
+    book.store(kept("b", 2))
     (due,) = book.due_to("a", 10)
-    book.put(kept("c", 3))
-    book.told("a", due)
+    book.store(kept("c", 3))
+    book.acknowledge("a", due)
     assert {"a", "b"} == {node for node in book.losers() if book.due_to(node, 1)} | {"a"}
-    book.told("b", kept("c", 4))
+    book.acknowledge("b", kept("c", 4))
     assert ("b",) == book.losers()
 
 
@@ -150,7 +150,7 @@ def test_what_comes_back_is_no_loser() -> None:
     """It has the session, and knows."""
     book = entries()
     for entry in (kept("a", 1), kept("b", 2), kept("a", 3)):
-        book.put(entry)
+        book.store(entry)
 
     assert ("b",) == book.losers()
 
@@ -158,7 +158,7 @@ def test_what_comes_back_is_no_loser() -> None:
 def test_only_the_holder_ends_its_entry() -> None:
     """A late word of an earlier one changes nothing."""
     book = entries()
-    book.put(kept("b", 2))
+    book.store(kept("b", 2))
     book.end("x", "a", 3)
 
     assert book.get("x") == kept("b", 2)
@@ -167,7 +167,7 @@ def test_only_the_holder_ends_its_entry() -> None:
 def test_a_late_end_does_not_end_what_was_claimed_since() -> None:
     """It is about a generation."""
     book = entries()
-    book.put(kept("a", 1))
+    book.store(kept("a", 1))
     book.claim(kept("a", 2))
     book.end("x", "a", 1)
     assert book.get("x") == kept("a", 2)
@@ -180,8 +180,8 @@ def test_what_a_list_does_not_have_has_ended() -> None:
     """But not what came, or was renewed, since the list began; nor what is another node's."""
     book = entries()
     for name, sync in (("old", 1), ("listed", 2), ("kept", 0)):
-        book.put(kept("a", 1, name), sync)
-    book.put(kept("b", 1, "other"))
+        book.store(kept("a", 1, name), sync)
+    book.store(kept("b", 1, "other"))
     book.renew("kept", "a", 2)
     book.renew("old", "b", 2)
     book.end_unlisted("a", 2)
@@ -194,13 +194,13 @@ def test_what_lasts_is_there_after_a_restart() -> None:
     """Kept sessions, wills, and those who lost a kept session; not mere connections."""
     table = MemoryTable()
     book = entries(table)
-    testament = words.DirectoryWill(life=2, number=5, will=WILL)
-    book.put(kept("a", 1))
-    book.put(kept("a", 1, "moved"))
-    book.put(kept("b", 2, "moved"))
-    book.put(attrs.evolve(clean("a", 1), client_id="connection"))
-    book.put(attrs.evolve(clean("a", 1, testament=testament), client_id="will"))
-    book.put(clean("b", 1, 1))
+    directory_will = words.DirectoryWill(life=2, number=5, will=WILL)
+    book.store(kept("a", 1))
+    book.store(kept("a", 1, "moved"))
+    book.store(kept("b", 2, "moved"))
+    book.store(attrs.evolve(clean("a", 1), client_id="connection"))
+    book.store(attrs.evolve(clean("a", 1, testament=directory_will), client_id="will"))
+    book.store(clean("b", 1, 1))
     book.end("x", "b", 3)
     again = entries(table)
 
@@ -208,7 +208,7 @@ def test_what_lasts_is_there_after_a_restart() -> None:
     assert again.get("connection") is None
     assert ("a",) == again.losers()
     assert {"x", "moved"} == {due.client_id for due in again.due_to("a", 10)}
-    assert [testament] == [entry.testament for entry in again.with_wills("a")]
+    assert [directory_will] == [entry.testament for entry in again.with_wills("a")]
     assert again.generation("x") == 1
 
 
@@ -221,11 +221,11 @@ def test_hearsay_is_asked_about_until_it_is_denied_or_said() -> None:
     """Its node's whole list may have come without it: nothing else would end it."""
     book = entries()
     for client_id in ("denied", "said"):
-        book.put(kept("a", 2, client_id), 1, is_hearsay=True)
+        book.store(kept("a", 2, client_id), 1, is_hearsay=True)
     book.end_unlisted("a", 1)
     assert {"denied", "said"} == {entry.client_id for entry in asked(book)}
     book.deny(kept("a", 2, "denied"))
-    book.put(kept("a", 2, "said"))
+    book.store(kept("a", 2, "said"))
 
     assert (book.get("denied"), asked(book), book.nodes_of_hearsay()) == (None, (), ())
 
@@ -233,10 +233,10 @@ def test_hearsay_is_asked_about_until_it_is_denied_or_said() -> None:
 def test_hearsay_that_was_known_before_is_asked_about() -> None:
     """By an earlier life, too: its word is hearsay, and what comes with the list outlives it."""
     table = MemoryTable()
-    entries(table).put(kept("a", 2))
+    entries(table).store(kept("a", 2))
     book = entries(table)
     assert (kept("a", 2),) == asked(book)
-    book.put(kept("a", 2), 5, is_hearsay=True)
+    book.store(kept("a", 2), 5, is_hearsay=True)
     book.end_unlisted("a", 5)
 
     assert (kept("a", 2),) == asked(book)
@@ -245,7 +245,7 @@ def test_hearsay_that_was_known_before_is_asked_about() -> None:
 def test_what_is_on_its_way_is_asked_about() -> None:
     """A list that keeps it says nothing of it, and the copy may be void."""
     table = MemoryTable()
-    entries(table).put(kept("a", 2))
+    entries(table).store(kept("a", 2))
     book = entries(table)
     book.renew("x", "a", 5)
     book.end_unlisted("a", 5)
@@ -256,11 +256,11 @@ def test_what_is_on_its_way_is_asked_about() -> None:
 def test_what_was_confirmed_is_asked_about_again() -> None:
     """Its node may tell the end only to others."""
     book = entries()
-    book.put(kept("a", 2), is_hearsay=True)
+    book.store(kept("a", 2), is_hearsay=True)
     book.confirm(kept("a", 2))
-    book.put(kept("a", 2), is_hearsay=True)
+    book.store(kept("a", 2), is_hearsay=True)
     assert () == asked(book)
-    book.ask_again()
+    book.mark_unconfirmed()
 
     assert (kept("a", 2),) == asked(book)
 
@@ -268,12 +268,12 @@ def test_what_was_confirmed_is_asked_about_again() -> None:
 def test_an_answer_is_about_what_was_asked() -> None:
     """Not about what has been heard since, nor what the node has said since."""
     book = entries()
-    book.put(kept("a", 2), is_hearsay=True)
-    book.put(kept("a", 3), is_hearsay=True)
+    book.store(kept("a", 2), is_hearsay=True)
+    book.store(kept("a", 3), is_hearsay=True)
     book.deny(kept("a", 2))
     book.confirm(kept("a", 2))
     assert (kept("a", 3),) == asked(book)
-    book.put(kept("a", 3))
+    book.store(kept("a", 3))
     book.deny(kept("a", 3))
 
     assert (book.get("x"), asked(book)) == (kept("a", 3), ())
@@ -283,7 +283,7 @@ def test_all_hearsay_comes_to_be_asked_about() -> None:
     """Some may have no answer for long."""
     book = entries()
     for client_id in ("x", "y", "z"):
-        book.put(kept("a", 1, client_id), is_hearsay=True)
+        book.store(kept("a", 1, client_id), is_hearsay=True)
     batches = [[entry.client_id for entry in book.hearsay("a", 2)] for _ in range(3)]
 
     assert [["x", "y"], ["z", "x"], ["y", "z"]] == batches
@@ -294,8 +294,8 @@ def test_what_a_node_says_itself_counts_more_than_hearsay() -> None:
     old = kept("a", 1, testament=words.DirectoryWill(life=1, number=1, will=WILL))
     new = kept("a", 1, testament=words.DirectoryWill(life=1, number=2, will=WILL))
     book = entries()
-    book.put(new)
-    book.put(old, is_hearsay=True)
+    book.store(new)
+    book.store(old, is_hearsay=True)
 
     assert (new,) == book.with_wills("a")
 
@@ -303,8 +303,8 @@ def test_what_a_node_says_itself_counts_more_than_hearsay() -> None:
 def test_who_does_not_speak_here_any_more_is_asked() -> None:
     """It went to another site, and tells the keepers there."""
     book = entries()
-    book.put(kept("a", 1))
-    book.put(kept("b", 1, "y"))
+    book.store(kept("a", 1))
+    book.store(kept("b", 1, "y"))
     book.doubt({"a"})
 
     assert ((kept("a", 1),), ("a",)) == (asked(book), book.nodes_of_hearsay())
@@ -315,16 +315,16 @@ def test_a_will_is_kept_until_it_is_sent() -> None:
     book = entries()
     first = kept("a", 1, testament=words.DirectoryWill(life=1, number=1, will=WILL))
     second = kept("a", 1, testament=words.DirectoryWill(life=1, number=2, will=WILL))
-    book.put(first)
-    book.put(second)
+    book.store(first)
+    book.store(second)
     book.will_is_sent("x", "a", 1, 1)
     assert (second,) == book.with_wills("a")
     book.will_is_sent("x", "b", 1, 2)
     assert ("a",) == book.nodes_with_wills()
     book.will_is_sent("x", "a", 1, 2)
     assert (book.nodes_with_wills(), book.get("x")) == ((), kept("a", 1))
-    book.put(second)
-    book.put(kept("b", 2))
+    book.store(second)
+    book.store(kept("b", 2))
 
     assert () == book.nodes_with_wills()
 
@@ -333,9 +333,9 @@ def test_a_removed_node_is_forgotten() -> None:
     """With its sessions, and with what it would have to be told."""
     table = MemoryTable()
     book = entries(table)
-    book.put(kept("a", 1))
-    book.put(kept("a", 1, "moved"))
-    book.put(kept("b", 2, "moved"))
+    book.store(kept("a", 1))
+    book.store(kept("a", 1, "moved"))
+    book.store(kept("b", 2, "moved"))
     book.forget_node("a")
 
     assert (book.get("x"), book.losers()) == (None, ())
@@ -346,10 +346,10 @@ def test_a_removed_node_is_forgotten() -> None:
 def test_there_is_a_limit() -> None:
     """What is known may still change."""
     book = entries(limit=1)
-    book.put(kept("a", 1))
+    book.store(kept("a", 1))
 
-    assert book.put(kept("a", 1, "y")) is EntryTableFull.FULL
-    assert book.put(kept("b", 2)) is None
+    assert book.store(kept("a", 1, "y")) is EntryTableFull.FULL
+    assert book.store(kept("b", 2)) is None
 
 
 @given(st.lists(st.none() | st.integers() | st.text()), st.binary())
@@ -369,6 +369,6 @@ def test_what_says_what_is_known_is_not_written_again() -> None:
     """Each session says so more than once as it begins."""
     table = MemoryTable()
     entries = EntryTable(table)
-    verdicts = [entries.put(kept("a", incarnation)) for incarnation in (5, 5, 6)]
+    verdicts = [entries.store(kept("a", incarnation)) for incarnation in (5, 5, 6)]
 
     assert ([None] * 3, 2) == (verdicts, table.puts)

@@ -71,13 +71,13 @@ class Life:
         for name, node in self._members():
             directory = node.directory
             sessions = self.discarded & set(node.host.kept)
-            moves = dict(directory.holdings.tombstones())
+            moves = dict(directory.ownership.tombstones())
             found += [f"{name} has session {client_id}" for client_id in sessions]
             found += [f"{name} remembers {move}" for move in moves.items()]
-            found += [f"{name} tells of {entry}" for entry in directory.registrar.gone.values()]
-            for entry in directory.keeper.entries.durable():
+            found += [f"{name} tells of {entry}" for entry in directory.replicator.gone.values()]
+            for entry in directory.replica.entries.durable():
                 named = self.site.nodes[entry.node]
-                if not named.is_up or entry.client_id not in named.directory.holdings.held:
+                if not named.is_up or entry.client_id not in named.directory.ownership.held:
                     found.append(f"{name} keeps {entry}")
         return found
 

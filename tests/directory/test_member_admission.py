@@ -55,7 +55,7 @@ def test_who_answers_is_a_member() -> None:
     """Who does not, is none, and is asked again."""
     bench = Bench()
     bench.there = {"b"}
-    bench.admission.told("child", [member("b"), member("ghost")], is_stream=True)
+    bench.admission.store_members("child", [member("b"), member("ghost")], is_stream=True)
     assert {"a"} == bench.names
     bench.ask_all()
     assert {"a", "b"} == bench.names
@@ -74,15 +74,15 @@ def test_what_is_known_needs_no_answer() -> None:
     """A removal, a version, and what the node knows of itself."""
     bench = Bench()
     bench.there = {"b"}
-    bench.admission.told("child", [member("b")])
+    bench.admission.store_members("child", [member("b")])
     bench.ask_all()
     bench.there.clear()
     told = [member("b", 2), member("a", 7, "old:1"), member("c", 3, removed=True)]
-    bench.admission.told("child", told)
+    bench.admission.store_members("child", told)
     assert 0 == bench.admission.waiting
     assert member("b", 2) == bench.members.get("b")
     assert member("a", 8) == bench.members.get("a")
-    bench.admission.told("child", [member("b", 3, removed=True), member("c", 2)])
+    bench.admission.store_members("child", [member("b", 3, removed=True), member("c", 2)])
 
     assert bench.members.get("b") is None
     assert 0 == bench.admission.waiting
@@ -92,10 +92,10 @@ def test_another_address_is_asked_before_it_is_used() -> None:
     """Or a liar makes a member unreachable for all."""
     bench = Bench()
     bench.there = {"b"}
-    bench.admission.told("child", [member("b")])
+    bench.admission.store_members("child", [member("b")])
     bench.ask_all()
     bench.there.clear()
-    bench.admission.told("liar", [member("b", 2, "nowhere:1")], is_stream=True)
+    bench.admission.store_members("liar", [member("b", 2, "nowhere:1")], is_stream=True)
     bench.ask_all()
     assert member("b") == bench.members.get("b")
     bench.there = {"b"}
@@ -108,13 +108,13 @@ def test_another_address_is_asked_before_it_is_used() -> None:
 def test_a_flood_keeps_nobody_else_waiting() -> None:
     """Questions are few at a time and each second, and each that tells has its turn."""
     bench = Bench()
-    bench.admission.told("liar", (member(f"g{number}") for number in range(WAITING)))
+    bench.admission.store_members("liar", (member(f"g{number}") for number in range(WAITING)))
     first = bench.admission.due()
     assert AT_ONCE == len(first)
     for asked in first:
         bench.admission.answered(asked, is_member=False)
     bench.there = {"b"}
-    bench.admission.told("child", [member("b")], is_stream=True)
+    bench.admission.store_members("child", [member("b")], is_stream=True)
     bench.ask()
     assert {"a", "b"} == bench.names
     bench.ask_all()
@@ -129,9 +129,9 @@ def test_a_flood_keeps_nobody_else_waiting() -> None:
 def test_there_is_room_for_those_who_tell_of_few() -> None:
     """Whoever tells of most is left out."""
     bench = Bench()
-    bench.admission.told("liar", (member(f"g{number}") for number in range(WAITING + 5)))
+    bench.admission.store_members("liar", (member(f"g{number}") for number in range(WAITING + 5)))
     bench.there = {"b"}
-    bench.admission.told("child", [member("b")])
+    bench.admission.store_members("child", [member("b")])
     assert WAITING == bench.admission.waiting
     bench.ask()
 
@@ -143,9 +143,9 @@ def test_few_members_have_one_address() -> None:
     bench = Bench()
     ghosts = [member(f"g{number}", grpc="liar:1") for number in range(10)]
     bench.there = {ghost.name for ghost in ghosts}
-    bench.admission.told("liar", ghosts)
+    bench.admission.store_members("liar", ghosts)
     bench.ask_all()
-    bench.admission.told("liar", ghosts)
+    bench.admission.store_members("liar", ghosts)
 
     assert SHARED == len(bench.names) - 1
 
@@ -153,8 +153,8 @@ def test_few_members_have_one_address() -> None:
 def test_what_was_told_is_forgotten() -> None:
     """With the stream that told it, or some time after the call."""
     bench = Bench()
-    bench.admission.told("stream", [member("b")], is_stream=True)
-    bench.admission.told("call", [member("c")])
+    bench.admission.store_members("stream", [member("b")], is_stream=True)
+    bench.admission.store_members("call", [member("c")])
     bench.now += KEPT
     bench.ask_all()
     assert ["b"] == bench.asked
@@ -166,9 +166,9 @@ def test_what_was_told_is_forgotten() -> None:
 def test_what_is_told_anew_is_asked_anew() -> None:
     """The answer that is on its way is about an address of before."""
     bench = Bench()
-    bench.admission.told("child", [member("b")])
+    bench.admission.store_members("child", [member("b")])
     (asked,) = bench.admission.due()
-    bench.admission.told("child", [member("b", 2, "b:2")])
+    bench.admission.store_members("child", [member("b", 2, "b:2")])
     bench.admission.answered(asked, is_member=True)
     assert {"a"} == bench.names
     bench.there = {"b"}
@@ -180,6 +180,6 @@ def test_what_is_told_anew_is_asked_anew() -> None:
 def test_versions_far_above_are_not_taken() -> None:
     """One of 2^64-1 would stand for ever."""
     bench = Bench()
-    bench.admission.told("liar", [member("b", 1 << 40)])
+    bench.admission.store_members("liar", [member("b", 1 << 40)])
 
     assert 0 == bench.admission.waiting

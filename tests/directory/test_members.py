@@ -28,7 +28,7 @@ def test_a_node_that_was_never_told_knows_nothing() -> None:
     assert not node.is_joined
     node.merge([member("a")])
     assert not node.is_joined
-    node.learn([member("a")])
+    node.merge_list([member("a")])
 
     assert node.is_joined
     assert node.peers() == ("a",)
@@ -39,7 +39,7 @@ def test_it_is_remembered() -> None:
     table = MemoryTable()
     node = Members("b", "", table, is_root=False)
     node.announce("b:1")
-    node.learn([member("a")])
+    node.merge_list([member("a")])
     node.settle()
     again = Members("b", "", table, is_root=False)
 
@@ -157,7 +157,7 @@ def test_who_is_told_hears_of_the_first_word_of_a_parent_without_news() -> None:
     node.merge([member("a")])
     heard: list[bool] = []
     node.when_changed(lambda: heard.append(node.is_joined))
-    node.learn([member("a")])
+    node.merge_list([member("a")])
 
     assert [True] == heard
 

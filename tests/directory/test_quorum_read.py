@@ -37,7 +37,7 @@ ENDED = Answer(settled=True, generation=6)
 def decide(*answers: Answer | None, void: dict[str, int] | None = None) -> Decision:
     lookup = QuorumRead(KEEPERS[: len(answers)], void or {})
     for keeper, answer in zip(KEEPERS, answers, strict=False):
-        lookup.take(keeper, answer)
+        lookup.add_answer(keeper, answer)
     return lookup.decide()
 
 
@@ -86,7 +86,7 @@ def test_who_discards_sees_kept_ones_behind_clean_ones() -> None:
     for void in ({}, {"b": 3}):
         lookup = QuorumRead(KEEPERS, void, is_of_all=True)
         for keeper, entry in zip(KEEPERS, (clean("a", 3), kept("b", 3)), strict=False):
-            lookup.take(keeper, found(entry))
+            lookup.add_answer(keeper, found(entry))
         decided.append(lookup.decide())
 
     assert [kept("b", 3), NoSession(generation=3, clean=clean("a", 3), is_named=True)] == decided
@@ -97,11 +97,11 @@ def test_a_majority_is_not_kept_waiting() -> None:
     lookup = QuorumRead(KEEPERS, {})
 
     assert [False, False, True] == [
-        lookup.take("p", UNSETTLED),
-        lookup.take("q", NONE),
-        lookup.take("r", NONE),
+        lookup.add_answer("p", UNSETTLED),
+        lookup.add_answer("q", NONE),
+        lookup.add_answer("r", NONE),
     ]
-    assert QuorumRead(KEEPERS[:1], {}).take("p", None)
+    assert QuorumRead(KEEPERS[:1], {}).add_answer("p", None)
 
 
 answers = st.sampled_from([None, NONE, UNSETTLED, ENDED, found(kept("a", 1)), found(clean("b", 2))])
@@ -117,7 +117,7 @@ def test_the_order_of_answers_does_not_matter(given: list[Answer | None], random
     for order in (pairs, shuffled):
         lookup = QuorumRead(KEEPERS[: len(given)], {})
         for keeper, answer in order:
-            lookup.take(keeper, answer)
+            lookup.add_answer(keeper, answer)
         decisions.append(lookup.decide())
 
     assert decisions[0] == decisions[1]

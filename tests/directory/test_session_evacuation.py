@@ -22,7 +22,7 @@ def leave(made: Site, name: str, heir: str) -> list[str]:
     """Have the node leave; its answer, once there is one."""
     node = made.nodes[name]
     outcome: list[str] = []
-    node.run(node.directory.leave(heir, lambda: True), outcome.append)
+    node.run(node.directory.evacuate(heir, lambda: True), outcome.append)
     return outcome
 
 
@@ -63,7 +63,7 @@ def test_a_node_that_stays_after_all_keeps_the_rest() -> None:
     node = made.nodes["d"]
     outcome: list[str] = []
     wanted = [True]
-    node.run(node.directory.leave("a", lambda: wanted[0]), outcome.append)
+    node.run(node.directory.evacuate("a", lambda: wanted[0]), outcome.append)
     made.run_until(lambda: bool(made.nodes["a"].host.kept))
     wanted[0] = False
     made.run(20.0)

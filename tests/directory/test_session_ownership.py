@@ -74,11 +74,11 @@ class Host:
         self.events.append("discard")
         self.sessions.pop(client_id, None)
 
-    def remains(self, client_id: str) -> PendingPublishes:
+    def pending_publishes(self, client_id: str) -> PendingPublishes:
         return PendingPublishes(zones=self.zones)
 
-    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
-        self.events.append((node, remains.zones))
+    def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
+        self.events.append((node, pending_publishes.zones))
 
 
 class Node:
@@ -109,10 +109,10 @@ class Node:
 
     def begin(self, state: bytes = b"state", incarnation: int = 1) -> None:
         self.host.sessions["x"] = state
-        self.holdings.hold("x", OwnedSession(incarnation=incarnation))
+        self.holdings.store("x", OwnedSession(incarnation=incarnation))
 
     def take(self, by: str, now: float = 0.0, **fields: Any) -> Reply:
-        return self.holdings.take(by, Take(client_id="x", incarnation=1, **fields), now)
+        return self.holdings.freeze(by, Take(client_id="x", incarnation=1, **fields), now)
 
     def taken(self, by: str, now: float = 0.0, **fields: Any) -> Taken:
         reply = self.take(by, now, **fields)
@@ -131,7 +131,7 @@ class Node:
 
 def move(source: Node, target: Node, now: float = 0.0) -> None:
     taken = source.taken(target.name, now)
-    target.holdings.arrive("x", source.name, taken)
+    target.holdings.store_copy("x", source.name, taken)
     assert source.release(target.name, taken)
     target.holdings.adopt("x")
 
@@ -150,7 +150,7 @@ def test_a_session_moves(a: Node) -> None:
     taken = a.taken("b")
     assert (taken.incarnation, taken.state) == (2, b"state")
     assert ["close", "freeze"] == a.host.events
-    b.holdings.arrive("x", "a", taken)
+    b.holdings.store_copy("x", "a", taken)
     assert a.has_it and not b.has_it
     assert a.release("b", taken)
     assert not a.has_it and not a.host.sessions
@@ -160,14 +160,14 @@ def test_a_session_moves(a: Node) -> None:
     assert b.host.sessions == {"x": b"state"}
     assert [("adopt", 2), ("a", ("home",))] == b.host.events
     assert not b.holdings.arriving
-    assert a.take("c") == MovedTo(node="b", incarnation=2)
+    assert a.freeze("c") == MovedTo(node="b", incarnation=2)
 
 
 def test_nobody_has_it() -> None:
     """Neither here nor gone; or the session itself is not there."""
     a = Node("a")
     assert a.take("b") == NotHeld()
-    a.holdings.hold("x", OwnedSession(incarnation=3))
+    a.holdings.store("x", OwnedSession(incarnation=3))
 
     assert a.take("b") == NotHeld(incarnation=3)
     assert not a.has_it
@@ -204,7 +204,7 @@ def test_a_copy_outlives_a_crash_of_the_taker(a: Node) -> None:
     """It asks again, and opens it."""
     b = Node("b")
     taken = a.taken("b")
-    b.holdings.arrive("x", "a", taken)
+    b.holdings.store_copy("x", "a", taken)
     b.restart()
     assert not b.has_it
     assert a.release("b", taken)
@@ -218,7 +218,7 @@ def test_a_copy_outlives_a_crash_of_the_taker(a: Node) -> None:
 def test_a_void_copy_is_forgotten(a: Node) -> None:
     """For good."""
     b = Node("b")
-    b.holdings.arrive("x", "a", a.taken("b"))
+    b.holdings.store_copy("x", "a", a.taken("b"))
     b.holdings.refuse("x")
     b.restart()
 
@@ -293,16 +293,16 @@ def test_what_comes_to_a_session_is_taken_in(a: Node) -> None:
     b = Node("b")
     b.begin(b"fresh,", 5)
     since = MachineTime("boot", 5)
-    b.holdings.hold("x", OwnedSession(incarnation=5, unasked=("far",), since=since))
+    b.holdings.store("x", OwnedSession(incarnation=5, unasked=("far",), since=since))
     taken = a.taken("b", holds=5)
     assert taken.incarnation == 6
-    b.holdings.arrive("x", "a", taken)
+    b.holdings.store_copy("x", "a", taken)
     b.holdings.adopt("x")
 
     assert b.host.sessions == {"x": b"fresh,state"}
-    holding = b.holdings.held["x"]
-    assert (holding.incarnation, holding.unasked, holding.since) == (6, ("far",), since)
-    assert ["a"] == [left.node for left in holding.left]
+    owned = b.holdings.held["x"]
+    assert (owned.incarnation, owned.unasked, owned.since) == (6, ("far",), since)
+    assert ["a"] == [left.node for left in owned.left]
 
 
 def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
@@ -312,18 +312,20 @@ def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
     move(a, b)
     move(b, c)
     c.restart()
-    left = {left.node: left for _, left in c.holdings.left()}
+    left = {left.node: left for _, left in c.holdings.earlier_holders()}
     assert {"a": ("home",), "b": ()} == {name: one.remains.zones for name, one in left.items()}
-    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=False)
-    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=True)
-    c.holdings.on_remains("x", left["a"], PendingPublishes(zones=("home/x",)), is_resolved=True)
-    ((_, now),) = c.holdings.left()
+    c.holdings.on_pending_publishes("x", left["b"], PendingPublishes(), is_resolved=False)
+    c.holdings.on_pending_publishes("x", left["b"], PendingPublishes(), is_resolved=True)
+    c.holdings.on_pending_publishes(
+        "x", left["a"], PendingPublishes(zones=("home/x",)), is_resolved=True
+    )
+    ((_, now),) = c.holdings.earlier_holders()
     assert now == Left(node="a", token=left["a"].token, remains=PendingPublishes(zones=("home/x",)))
-    c.holdings.on_remains("x", left["a"], PendingPublishes(), is_resolved=True)
-    assert [now] == [one for _, one in c.holdings.left()]
-    c.holdings.on_remains("x", now, PendingPublishes(), is_resolved=True)
+    c.holdings.on_pending_publishes("x", left["a"], PendingPublishes(), is_resolved=True)
+    assert [now] == [one for _, one in c.holdings.earlier_holders()]
+    c.holdings.on_pending_publishes("x", now, PendingPublishes(), is_resolved=True)
 
-    assert not list(c.holdings.left())
+    assert not list(c.holdings.earlier_holders())
     assert ("a", ()) == c.host.events[-1]
 
 
@@ -333,9 +335,9 @@ def test_earlier_holder_is_needed_while_another_one_has_to_publish(a: Node) -> N
     move(a, b)
     b.host.zones = ("home",)
     move(b, c)
-    left = {left.node: left for _, left in c.holdings.left()}
+    left = {left.node: left for _, left in c.holdings.earlier_holders()}
     before = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
-    c.holdings.on_remains("x", left["b"], PendingPublishes(), is_resolved=False)
+    c.holdings.on_pending_publishes("x", left["b"], PendingPublishes(), is_resolved=False)
     after = {name: c.holdings.awaits_others("x", one) for name, one in left.items()}
 
     assert ({"a": True, "b": False}, {"a": False, "b": False}) == (before, after)
@@ -346,16 +348,16 @@ def test_what_an_earlier_holder_tells_of_a_session_on_its_way_is_for_the_next_on
     b = Node("b")
     a.host.zones = ("home",)
     move(a, b)
-    ((_, left),) = b.holdings.left()
+    ((_, left),) = b.holdings.earlier_holders()
     taken = b.taken("c")
-    on_its_way = list(b.holdings.left())
+    on_its_way = list(b.holdings.earlier_holders())
     told = len(b.host.events)
-    b.holdings.on_remains("x", left, PendingPublishes(), is_resolved=True)
+    b.holdings.on_pending_publishes("x", left, PendingPublishes(), is_resolved=True)
     after = b.host.events[told:]
     b.holdings.thaw("x")
 
     assert ([], []) == (on_its_way, after)
-    assert [("x", left)] == list(b.holdings.left())
+    assert [("x", left)] == list(b.holdings.earlier_holders())
     assert ("a", ("home",)) == (taken.left[0].node, taken.left[0].remains.zones)
 
 
@@ -386,7 +388,7 @@ def test_a_session_of_an_earlier_version() -> None:
     node.host.sessions["x"] = b"state"
     node.restart()
     before = node.holdings.held["x"]
-    node.holdings.hold("x", attrs.evolve(before, since=MachineTime("boot", 5)))
+    node.holdings.store("x", attrs.evolve(before, since=MachineTime("boot", 5)))
     node.restart()
 
     assert OwnedSession(incarnation=3, unasked=("far",)) == before

@@ -25,16 +25,16 @@ class Bench:
             self.all[name] = SilentMembers(members, AFTER, lambda: self.now)
 
     def watchers_of(self, name: str) -> set[str]:
-        return {other for other, absence in self.all.items() if name in absence.watched}
+        return {other for other, silence in self.all.items() if name in silence.watched}
 
 
 @pytest.mark.parametrize("count", [2, 4, 5, 20])
 def test_each_is_watched_by_three_which_it_knows(count: int) -> None:
     """Or by all others where these are fewer."""
     bench = Bench(count)
-    for name, absence in bench.all.items():
-        assert set(absence.watchers) == bench.watchers_of(name)
-        assert min(WATCHERS, count - 1) == len(absence.watchers)
+    for name, silence in bench.all.items():
+        assert set(silence.watchers) == bench.watchers_of(name)
+        assert min(WATCHERS, count - 1) == len(silence.watchers)
 
 
 def test_who_watches_asks_who_is_silent() -> None:
@@ -48,9 +48,9 @@ def test_who_watches_asks_who_is_silent() -> None:
     bench.now += 0.2
     assert set(node.watched) == set(node.due())
     assert not node.is_due(other)
-    node.told("n05", [other])
+    node.store_report("n05", [other])
     assert node.is_due(other)
-    node.heard(other)
+    node.record_contact(other)
     assert not node.is_due(other)
     bench.now += 31.0
     assert node.is_due(other)
@@ -61,12 +61,12 @@ def test_others_are_told_of_what_is_watched_only() -> None:
     bench = Bench(20)
     node = bench.all["n00"]
     watched = next(iter(node.watched))
-    node.told("n05", ["n07"])
+    node.store_report("n05", ["n07"])
     assert (0, ()) == (node.version, node.silent)
     node.missed(watched)
     node.missed(watched)
     assert (1, (watched,)) == (node.version, node.silent)
-    node.heard(watched)
+    node.record_contact(watched)
     assert (2, ()) == (node.version, node.silent)
 
 
@@ -75,8 +75,8 @@ def test_who_told_takes_it_back() -> None:
     bench = Bench(20)
     node = bench.all["n00"]
     other = next(n for n in bench.all if n not in node.watched and n != "n00")
-    node.told("n05", [other])
-    node.told("n05", [])
+    node.store_report("n05", [other])
+    node.store_report("n05", [])
 
     assert not node.is_due(other)
 
@@ -91,12 +91,12 @@ def test_many_that_die_at_once_are_found_by_the_others(living: int) -> None:
         bench.now += patience(AFTER)
         for name in left:
             for other in left:
-                bench.all[name].heard(other)
+                bench.all[name].record_contact(other)
             for silent in set(bench.all[name].due()) & dead:
                 bench.all[name].missed(silent)
         for name in left:
             for other in left:
-                bench.all[other].told(name, bench.all[name].silent)
+                bench.all[other].store_report(name, bench.all[name].silent)
 
     for name in left:
         assert all(bench.all[name].is_due(one) for one in dead)

@@ -274,10 +274,10 @@ def test_a_clean_session_of_when_a_node_was_alone_is_closed_as_well() -> None:
     before = connect(growing, "a", clean=True)
     ended = connect(growing, "a", "y", clean=True)
     ended.lost(is_will_due=False)
-    assert not growing.nodes["a"].directory.registrar.own
+    assert not growing.nodes["a"].directory.replicator.own
     growing.nodes["b"].start()
     growing.run(3.0)
-    assert ["x"] == list(growing.nodes["a"].directory.registrar.own)
+    assert ["x"] == list(growing.nodes["a"].directory.replicator.own)
 
     after = connect(growing, "b", clean=True)
     growing.run(8.0)
@@ -305,7 +305,7 @@ def test_a_client_that_leaves_early_leaves_nothing() -> None:
     all_nodes.run(10.0)
 
     assert not all_nodes.holders("x")
-    assert not any(len(node.directory.keeper.entries) for node in all_nodes.nodes.values())
+    assert not any(len(node.directory.replica.entries) for node in all_nodes.nodes.values())
 
 
 def test_nothing_is_left_when_all_are_gone() -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_left_when_all_are_gone() -> None:
     all_nodes.run(10.0)
 
     for node in all_nodes.nodes.values():
-        assert not len(node.directory.keeper.entries)
+        assert not len(node.directory.replica.entries)
         assert not any(
             node.store.now[name] for name in ("entries", "held", "gone", "arriving", "wills")
         )
@@ -341,7 +341,7 @@ def test_publishes_wait_for_those_of_the_node_before() -> None:
     all_nodes.run(2.0)
 
     assert new.host.awaited["x"]["a"].zones == ()
-    assert not list(new.directory.holdings.left())
+    assert not list(new.directory.ownership.earlier_holders())
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -436,7 +436,7 @@ def test_strangers_get_no_answer() -> None:
 
     assert node.handle("stranger", Take(client_id="x", incarnation=1)) is None
     assert node.handle("stranger", Release(client_id="x", token=b"")) is None
-    assert "x" in node.holdings.held
+    assert "x" in node.ownership.held
 
 
 def test_what_is_not_durable_does_not_leave() -> None:
@@ -444,7 +444,7 @@ def test_what_is_not_durable_does_not_leave() -> None:
     all_nodes = site()
     connect(all_nodes, "a")
     asked = len(all_nodes.calls)
-    all_nodes.nodes["a"].directory.presence.ended("x")
+    all_nodes.nodes["a"].directory.connected.ended("x")
     all_nodes.nodes["a"].beat()
     told = [c for _, _, c in all_nodes.calls[asked:] if isinstance(c, Register) and c.ended]
     assert not told
@@ -564,7 +564,7 @@ def test_the_will_of_when_a_node_was_alone_is_published_by_the_second_one() -> N
     growing.start(1)
     connect(growing, "a", clean=True, will=WILL)
     connect(growing, "a", "y", clean=True, will=WILL).lost(is_will_due=False)
-    assert not growing.nodes["a"].directory.registrar.own
+    assert not growing.nodes["a"].directory.replicator.own
     growing.nodes["b"].start()
     growing.run(3.0)
     growing.nodes["a"].kill()
@@ -690,24 +690,24 @@ def test_a_void_copy_that_is_let_go_is_denied() -> None:
     keeper = next(whole.nodes[name] for name in keepers(whole) if name not in ("b", "c"))
     copy = Taken(incarnation=2, token=b"token", state=b"[]")
     whole.cut("b", "c")
-    whole.nodes["b"].directory.holdings.arrive("x", "c", copy)
+    whole.nodes["b"].directory.ownership.store_copy("x", "c", copy)
     entry = DirectoryEntry(client_id="x", node="b", incarnation=2, persistent=True)
-    keeper.directory.keeper.entries.put(entry, is_hearsay=True)
+    keeper.directory.replica.entries.store(entry, is_hearsay=True)
     whole.run(5.0)
-    before = keeper.directory.keeper.entries.get("x")
+    before = keeper.directory.replica.entries.get("x")
     whole.heal()
     whole.run(5.0)
 
-    assert (entry, None) == (before, keeper.directory.keeper.entries.get("x"))
+    assert (entry, None) == (before, keeper.directory.replica.entries.get("x"))
 
 
 def test_what_is_looked_for_is_neither_there_nor_denied() -> None:
     """Whoever asks about it asks again, when it has been found or not."""
     directory = site().nodes["b"].directory
     entry = DirectoryEntry(client_id="x", node="b", incarnation=2, persistent=True)
-    directory.arrivals.busy.add("x")
+    directory.takeovers.busy.add("x")
     before = directory.handle("c", Supersede(entries=(entry,)))
-    directory.arrivals.busy.clear()
+    directory.takeovers.busy.clear()
     after = directory.handle("c", Supersede(entries=(entry,)))
 
     assert Superseded(client_ids=()) == before
@@ -719,10 +719,10 @@ def test_who_keeps_an_entry_no_more_is_answered_as_well() -> None:
     whole = site()
     other = next(node for name, node in whole.nodes.items() if name not in keepers(whole))
     entry = DirectoryEntry(client_id="x", node=keepers(whole)[0], incarnation=2, persistent=True)
-    other.directory.keeper.entries.put(entry, is_hearsay=True)
+    other.directory.replica.entries.store(entry, is_hearsay=True)
     whole.run(5.0)
 
-    assert other.directory.keeper.entries.get("x") is None
+    assert other.directory.replica.entries.get("x") is None
 
 
 def test_a_clean_session_of_a_node_that_never_joined_ends_the_kept_one_later() -> None:
@@ -748,33 +748,33 @@ def test_a_tombstone_goes_with_the_node_that_it_names() -> None:
     """Which is no member any more, and will not ask; whoever else can be asked."""
     whole = site()
     connect(whole, "a").lost(is_will_due=False)
-    holdings = whole.nodes["a"].directory.holdings
+    ownership = whole.nodes["a"].directory.ownership
     whole.nodes["b"].directory.tick = lambda: None  # type: ignore[method-assign]
     connect(whole, "b").lost(is_will_due=False)
     whole.nodes["b"].kill()
     whole.run(30.0)
-    assert ("x",) == holdings.gone
+    assert ("x",) == ownership.tombstone_ids
 
     whole.isolate("a")
     whole.nodes["a"].directory.members.remove("b")
     whole.run(60.0)
 
-    assert () == holdings.gone
+    assert () == ownership.tombstone_ids
 
 
 def test_a_tombstone_goes_when_sessions_of_then_are_over() -> None:
     """The node that it names has been away for longer, and may be a member still."""
     whole = site(session_age=100.0)
-    holdings = whole.nodes["a"].directory.holdings
+    ownership = whole.nodes["a"].directory.ownership
     connect(whole, "a").lost(is_will_due=False)
     whole.nodes["b"].directory.tick = lambda: None  # type: ignore[method-assign]
     connect(whole, "b").lost(is_will_due=False)
     whole.nodes["b"].kill()
     whole.run(90.0)
-    before = holdings.gone
+    before = ownership.tombstone_ids
     whole.run(40.0)
 
-    assert (("x",), ()) == (before, holdings.gone)
+    assert (("x",), ()) == (before, ownership.tombstone_ids)
 
 
 def test_a_copy_whose_holder_is_forgotten_is_opened() -> None:
@@ -783,7 +783,7 @@ def test_a_copy_whose_holder_is_forgotten_is_opened() -> None:
     subscribe(whole, connect(whole, "c"), "p")
     taker = whole.nodes["b"]
     taker.connect("x")
-    whole.run_until(lambda: "x" in taker.directory.holdings.arriving)
+    whole.run_until(lambda: "x" in taker.directory.ownership.arriving)
     whole.nodes["c"].kill()
     whole.run(5.0)
     assert connect(whole, "b").refused is not None
@@ -829,11 +829,11 @@ def tables(node: Node) -> dict[str, int]:
     """Those of a node's directory that are not empty."""
     directory = node.directory
     sizes = {
-        "entries": len(directory.keeper.entries),
-        "own": len(directory.registrar.own),
-        "moved": len(directory.registrar.gone),
-        "tombstones": len(directory.holdings.gone),
-        "arriving": len(directory.holdings.arriving),
+        "entries": len(directory.replica.entries),
+        "own": len(directory.replicator.own),
+        "moved": len(directory.replicator.gone),
+        "tombstones": len(directory.ownership.tombstone_ids),
+        "arriving": len(directory.ownership.arriving),
         "discards": len(directory.clearings),
         "wills": directory.own_wills.count,
     }
@@ -846,8 +846,8 @@ def test_when_a_client_connected_is_known_for_a_while() -> None:
     site.start(2)
     site.run(3.0)
     connect(site, "a", clean=True).lost(is_will_due=False)
-    presence = site.nodes["a"].directory.presence
-    before = presence.remembered
+    connected = site.nodes["a"].directory.connected
+    before = connected.remembered
     site.run(REMEMBERED + 5.0)
 
-    assert (True, 0) == (before > 0, presence.remembered)
+    assert (True, 0) == (before > 0, connected.remembered)

@@ -247,7 +247,7 @@ def parted() -> Story:
 def test_discard_by_a_node_that_died_since_ends_what_was_used_before_it() -> None:
     """However often the session was used where nobody heard of it: how old the discard is lasts."""
     story = parted()
-    story.nodes[1].directory.holdings.hold("x", OwnedSession(incarnation=9))
+    story.nodes[1].directory.ownership.store("x", OwnedSession(incarnation=9))
     story.kept(1)
     story.answered()
     story.drop()
@@ -305,8 +305,8 @@ def test_copy_on_its_way_is_not_opened_behind_a_clean_session() -> None:
         story.wait(1.0)
         story.kept(2)
         taker = story.nodes[2].directory
-        story.site.run_until(lambda: "x" in taker.holdings.arriving)  # noqa: B023
-        story.site.run_until(lambda: story.nodes[1].directory.holdings.tombstone("x") is not None)  # noqa: B023
+        story.site.run_until(lambda: "x" in taker.ownership.arriving)  # noqa: B023
+        story.site.run_until(lambda: story.nodes[1].directory.ownership.tombstone("x") is not None)  # noqa: B023
         story.isolate(1)
         story.wait(1.0)
         assert story.connection is not None and not story.connection.present
@@ -331,7 +331,7 @@ def test_session_that_its_client_used_since_is_kept() -> None:
     story.drop()
     story.wait(100.0)
     holder = story.nodes[1].directory
-    through = holder.holdings.held["x"].incarnation
+    through = holder.ownership.held["x"].incarnation
     for clean, reply in ((began - 1.0, Kept), (began + 2.0, Discarded)):
         age = int((story.site.now - clean) * 1000)
         request = Discard(client_id="x", incarnation=through, through=through, age=age)

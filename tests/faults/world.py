@@ -324,7 +324,7 @@ class World:
             return "not retired, or nobody to join"
         mark = victim.mark()
         self._start(node.name)
-        event = "node.ready" if victim is node else "handover.prepare"
+        event = "node.ready" if victim is node else "handover.started"
         try:
             victim.wait_event(event, JOIN_TIMEOUT, after=mark)
         except NodeFailed:

@@ -105,7 +105,7 @@ async def test_zone_is_served_though_a_stranger_has_the_parents_address(tmp_path
         await away(site.b.start)
         await away(site.b.wait_event, "join.granted")
 
-        said = await away(site.ax.wait_event, "parent.stranger", after=mark)
+        said = await away(site.ax.wait_event, "parent.address_reused", after=mark)
 
         assert "b" == said["peer"] and site.a.grpc == said["parent"]
         client = await Client.open(site.ax.mqtt, "client")
@@ -113,7 +113,7 @@ async def test_zone_is_served_though_a_stranger_has_the_parents_address(tmp_path
         await client.publish("a/x/t", b"served", 1)
         await until(lambda: client.payloads() == [b"served"])
         assert not site.ax.has_event("zone.fenced")
-        assert 1 == sum(e["event"] == "parent.stranger" for e in site.ax.events)
+        assert 1 == sum(e["event"] == "parent.address_reused" for e in site.ax.events)
 
         site.a.document["grpc"] = topology("a")["grpc"]
         await away(site.a.start)

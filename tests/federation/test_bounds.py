@@ -77,7 +77,7 @@ async def work(cluster: Cluster) -> Client:
 
 
 def needs(node: Node) -> set[str]:
-    return set(node._ground.retention.needs(""))
+    return set(node._node_base.retention.needs(""))
 
 
 @on_loop
@@ -124,7 +124,7 @@ async def test_zones_below_a_child_pass_no_bound(
         reply = await ask_to_retire(cluster, "z")
 
         assert not reply.done and "zones" in reply.reason, reply.reason
-        assert 1 == tables(root)["zone.epochs"] and cluster.nodes["z"].standing.serving
+        assert 1 == tables(root)["zone.epochs"] and cluster.nodes["z"].node_grant.serving
         monkeypatch.setattr(join_rules, "APEXES", 2)
         await give_back(cluster, "z")
         assert 2 == tables(root)["zone.epochs"]
@@ -146,7 +146,7 @@ async def test_zone_that_is_handed_over_passes_no_bound(
         failed = functools.partial(cluster.logged, "join.failed")
         await until(lambda: bool(failed()), what="the child has no room")
 
-        assert "limits.retained" in failed()[0]["reason"] and not child.standing.serving
+        assert "limits.retained" in failed()[0]["reason"] and not child.node_grant.serving
         await client.publish("z/2", b"", 1, retain=True)
         await cluster.settled()
         assert 2 == tables(child)["retained"]
@@ -158,7 +158,7 @@ async def test_zone_that_is_reclaimed_passes_no_bound(
 ) -> None:
     """What unknown edges may need of it has a place, or the zone stays the dead node's."""
     async with Cluster(tmp_path, TREE, parents={"far": "root"}) as cluster:
-        root, cut = cluster.nodes["root"], cluster.nodes["z"].standing.cut
+        root, cut = cluster.nodes["root"], cluster.nodes["z"].node_grant.cut
         await cluster.stop("z")
         await until(lambda: not root.parent.is_alive("z"), what="the child is away")
         request = control_pb2.ReclaimRequest(zone=cut.apex, epoch=cut.epoch)
@@ -166,12 +166,12 @@ async def test_zone_that_is_reclaimed_passes_no_bound(
             stub = ControlStub(channel)
             bound_edges(monkeypatch, root, 0)
             refused = await stub.Reclaim(request, timeout=30)
-            held = root.standing.table.get("z")
+            held = root.node_grant.table.get("z")
             bound_edges(monkeypatch, root, 1)
             done = await stub.Reclaim(request, timeout=30)
 
         assert "txbroker forget" in refused.reason and held is not None
-        assert done.done and root.standing.table.get("z") is None
+        assert done.done and root.node_grant.table.get("z") is None
         assert retention.EDGES == tables(root)["journal.edges"]
 
 

@@ -39,7 +39,7 @@ async def give_back(cluster: Cluster, name: str) -> None:
 
 async def ask_to_retire(cluster: Cluster, name: str) -> control_pb2.RetireReply:
     """As an operator who has just looked at the tree."""
-    cut = cluster.nodes[name].standing.cut
+    cut = cluster.nodes[name].node_grant.cut
     async with grpc.aio.insecure_channel(cluster.documents[name]["grpc"]) as channel:
         request = control_pb2.RetireRequest(zone=cut.apex, epoch=cut.epoch)
         reply: control_pb2.RetireReply = await ControlStub(channel).Retire(request, timeout=30)
@@ -256,10 +256,10 @@ async def test_outer_zone_joins_after_the_inner_one(tmp_path: Path) -> None:
         for stream in streams:
             await stream.progress(50)
         root = cluster.nodes["root"]
-        assert [c.apex for c in root.standing.table.cuts()] == ["outside"]
-        assert [c.apex for c in outside.standing.table.cuts()] == ["outside/cams"]
+        assert [c.apex for c in root.node_grant.table.cuts()] == ["outside"]
+        assert [c.apex for c in outside.node_grant.table.cuts()] == ["outside/cams"]
         await until(lambda: not root.parent.is_alive("cams"), what="cams left the root")
-        lineage = [cut.apex for cut in cluster.nodes["cams"].standing.lineage]
+        lineage = [cut.apex for cut in cluster.nodes["cams"].node_grant.lineage]
         assert lineage == ["", "outside"]
 
         await retire(cluster, "outside")
@@ -270,7 +270,7 @@ async def test_outer_zone_joins_after_the_inner_one(tmp_path: Path) -> None:
         for sub in subs:
             await check(sub, streams)
 
-        assert [c.apex for c in root.standing.table.cuts()] == ["outside/cams"]
+        assert [c.apex for c in root.node_grant.table.cuts()] == ["outside/cams"]
 
 
 @on_loop
@@ -371,7 +371,7 @@ async def test_child_that_fails_in_the_middle(tmp_path: Path, after: str) -> Non
             await until(lambda number=number: len(cluster.logged("handover.rolled_back")) == number)
             for stream in streams:
                 await stream.progress()
-        assert cluster.nodes["root"].standing.table.get("zone") is None
+        assert cluster.nodes["root"].node_grant.table.get("zone") is None
         await cluster.start("late")
         await cluster.settled()
         for stream in streams:
@@ -400,7 +400,7 @@ async def test_hand_back_that_breaks_off(tmp_path: Path) -> None:
                     part.retained.add(topic="zone/wrong", payload=b"wrong")
                     await call.write(control_pb2.HandBackRequest(snapshot=part))
                 call.cancel()
-        assert cluster.nodes["root"].standing.table.get("zone") is not None
+        assert cluster.nodes["root"].node_grant.table.get("zone") is not None
         await retire(cluster, "late")
         client = await cluster.client("root")
         await client.subscribe(("zone/#", 1))
@@ -419,7 +419,7 @@ async def test_retire_without_a_parent_changes_nothing(tmp_path: Path) -> None:
         assert not reply.done and reply.reason
         await sub.publish("zone/x", b"on", 1)
         await sub.wait_for(1)
-        assert cluster.nodes["late"].standing.serving
+        assert cluster.nodes["late"].node_grant.serving
 
 
 # -- links that are cut

@@ -32,8 +32,8 @@ async def test_each_says_so_once(tmp_path: Path) -> None:
         publishing = asyncio.ensure_future(pub.publish("a/x", b"1", 1))
         await until(lambda: bool(cluster.logged("outbox.opened")), what="three attempts failed")
 
-        told = {line["peer"]: line for line in cluster.logged("link.other_format")}
-        assert {"a", "root"} == told.keys() and 2 == len(cluster.logged("link.other_format"))
+        told = {line["peer"]: line for line in cluster.logged("link.format_mismatch")}
+        assert {"a", "root"} == told.keys() and 2 == len(cluster.logged("link.format_mismatch"))
         assert {("warning", "a")} == {(line["level"], line["zone"]) for line in told.values()}
         reasons = told["a"]["reason"], told["root"]["reason"]
         newer, older = f"link format {LINK_VERSION + 1}", f"link format {LINK_VERSION}"

@@ -38,7 +38,7 @@ def trim(node: Node) -> None:
     """What the node does every ten seconds."""
     owner = node._owner
     assert owner is not None
-    node._ground.retention.trim(owner.store.present)
+    node._node_base.retention.trim(owner.store.present)
 
 
 @asynccontextmanager
@@ -50,9 +50,9 @@ async def hurried(cluster: Cluster) -> AsyncIterator[None]:
         while True:
             await asyncio.sleep(0.02)
             for node in list(cluster.nodes.values()):
-                node.edge.positions.checkpoint()
-                node.edge.low_water.look()
-                node._ground.turn.end()
+                node.edge.cursors.checkpoint()
+                node.edge.low_water.send_marks()
+                node._node_base.flush_queue.end()
             publisher.start("traffic", bytes(PAYLOAD), 1)
             for node in list(cluster.nodes.values()):
                 if node.authority is not None:
@@ -115,7 +115,7 @@ async def take(client: Client, payloads: list[bytes], had: list[bytes]) -> None:
 
 def moves(cluster: Cluster) -> dict[str, int]:
     """By node: the moves whose places it keeps."""
-    found = {n: len(list(node._edge_role.moving.moves())) for n, node in cluster.nodes.items()}
+    found = {n: len(list(node._edge_role.transfer.moves())) for n, node in cluster.nodes.items()}
     return {name: count for name, count in found.items() if count}
 
 

@@ -216,4 +216,4 @@ async def test_a_node_that_is_alone_asks_nobody(tmp_path: Path) -> None:
         client = await cluster.client("root", "x", clean=False)
 
         assert client.session_present
-        assert not node._ground.channels._channels
+        assert not node._node_base.channels._channels

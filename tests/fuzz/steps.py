@@ -178,12 +178,12 @@ def _index(source: Source) -> int:
 
 
 def _give(source: Source) -> Step:
-    how = source.one_of(("give", "give_again", "give_first"))
+    how = source.one_of(("deliver", "redeliver", "deliver_first"))
     return how, 1 + source.below(2), source.one_of(SIZES), _part(source), 1 + source.byte()
 
 
 def _flood(source: Source) -> Step:
-    how, chosen = source.one_of(("give", "give_again")), source.byte()
+    how, chosen = source.one_of(("deliver", "redeliver")), source.byte()
     count = 4_200 if chosen == 211 else 1_000 if chosen == 221 else chosen % 70
     return how, count, source.one_of((0, 5, 300))
 

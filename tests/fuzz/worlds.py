@@ -85,7 +85,7 @@ class World(worlds.World):
         run = self._run(index)
         if run is None or run.qos:
             return None
-        return self.router.pass_on(run, VALUES[1], VALUES[1], VALUES[edge])
+        return self.router.forward(run, VALUES[1], VALUES[1], VALUES[edge])
 
     def do_misuse(self, data: bytes, places: list[tuple[int, ...]]) -> None:
         """Entries that lie anywhere. The reference trusts them: nothing can be compared."""
@@ -129,7 +129,9 @@ class World(worlds.World):
             packet_writer.descriptor = -1
             near.close()
             with far:
-                got.append(b"".join(iter(partial(far.recv, 1 << 20), b"")) + packet_writer.take())
+                got.append(
+                    b"".join(iter(partial(far.recv, 1 << 20), b"")) + packet_writer.dequeue()
+                )
         return got, left if are_taken else None
 
 

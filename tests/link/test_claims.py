@@ -28,11 +28,13 @@ def pair_that_inherits(*, lazy: bool = False) -> Pair:
 
 def give_back(pair: Pair) -> None:
     """A child that had z for a while, and whose edges are known, gives it back."""
-    incoming = ReceivedZone()
-    incoming.interests.append(EdgeInterest(edge=pair.edge.name, incarnation=1, filters=("z/x",)))
+    received_zone = ReceivedZone()
+    received_zone.interests.append(
+        EdgeInterest(edge=pair.edge.name, incarnation=1, filters=("z/x",))
+    )
     pair.table.commit(cut("z", 7))
     pair.table.release("z", DelegationState())
-    pair.authority.absorb("z", incoming)
+    pair.authority.absorb("z", received_zone)
     pair.authority.announce_end("z", 7)
 
 

@@ -43,22 +43,22 @@ class Port:
         self.dropped += not self.lines.deliveries.live(record)
         self.lines.most = max(self.lines.most, self.lines.deliveries.queued)
 
-    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
+    def confirm_interest(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         assert retained is not None
         found = retained.gather()
         list(found.steps())
         answer = link_pb2.InterestAnswer(request=request, offset=offset, retained=len(found))
-        self.lines.deliveries.tell(LinkFrame(answer=answer), request, found)
+        self.lines.deliveries.enqueue_frame(LinkFrame(answer=answer), request, found)
 
-    def tell_cut(self, cut: ZoneCut) -> None:
-        self.lines.deliveries.tell(LinkFrame(cut=cut_to_wire(cut)))
+    def announce_cut(self, cut: ZoneCut) -> None:
+        self.lines.deliveries.enqueue_frame(LinkFrame(cut=cut_to_wire(cut)))
 
-    def tell_found(self, cut: ZoneCut) -> None:
+    def announce_forgotten_cut(self, cut: ZoneCut) -> None:
         raise NotImplementedError
 
-    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset)
-        self.lines.deliveries.tell(LinkFrame(gone=gone))
+        self.lines.deliveries.enqueue_frame(LinkFrame(gone=gone))
 
     def unpark(self) -> None:
         """Nothing was parked."""
@@ -111,7 +111,7 @@ class Lines:
     def read(self, *, consume: bool = True) -> list[str]:
         """One turn; what has left, frames by their kind, kept as read with `consume`."""
         out: list[bytes] = []
-        self.deliveries.take(out)
+        self.deliveries.write_to(out)
         told = []
         for item in FrameReader(1 << 20).read(b"".join(out)):
             if not isinstance(item, LinkFrame):
@@ -215,10 +215,10 @@ def test_filter_that_is_withdrawn_behind_a_cut_takes_nothing_away_before_it() ->
     lines = Lines()
     lines.connect(None, "z/a", "t")
     lines.say(10, "z/a")
-    outgoing = lines.authority.subtrees.prepare("z")
-    lines.authority.subtrees.fence(outgoing)
+    source = lines.authority.subtrees.prepare("z")
+    lines.authority.subtrees.fence(source)
     lines.table.commit(cut("z"))
-    lines.authority.subtrees.complete(outgoing)
+    lines.authority.subtrees.complete(source)
     lines.say(1)
 
     assert [*numbers(1, 10), "cut", "11"] == lines.drain()
@@ -263,7 +263,7 @@ def test_catch_up_that_is_larger_than_the_window() -> None:
     lines = Lines()
     lines.say(30)
     lines.connect(10)
-    lines.deliveries.tell(LinkFrame(online=link_pb2.Online()))
+    lines.deliveries.enqueue_frame(LinkFrame(online=link_pb2.Online()))
     lines.read()
     lines.say(20)
 
@@ -325,7 +325,7 @@ def claim(lines: Lines) -> None:
     peer = lines.authority.peers.get("e")
     assert peer is not None
     lines.deliveries.catch_up(lines.authority.reception.sync(peer, ["#"], {"z": None}))
-    lines.deliveries.tell(LinkFrame(claimed=link_pb2.Claimed(apexes=["z"])))
+    lines.deliveries.enqueue_frame(LinkFrame(claimed=link_pb2.Claimed(apexes=["z"])))
 
 
 def test_claim_of_a_slow_edge_brings_each_record_once() -> None:

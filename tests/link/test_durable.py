@@ -119,7 +119,7 @@ def test_bytes_of_an_earlier_link_come_late() -> None:
     earlier.edge_end.flush()
     half = len(earlier.up) // 2
     receive(earlier.owner_end, bytes(earlier.up[:half]))
-    earlier.edge_end.lost()
+    earlier.edge_end.on_disconnect()
     link = start(pair)
     link.pump()  # Hello is there, and waits
     receive(earlier.owner_end, bytes(earlier.up[half:]))
@@ -137,7 +137,7 @@ def test_hello_of_an_earlier_link_comes_late() -> None:
     pair = Pair()
     pair.link.cut()
     earlier = start(pair)
-    earlier.edge_end.lost()
+    earlier.edge_end.on_disconnect()
     link = start(pair)
     link.pump()
     receive(earlier.owner_end, bytes(earlier.up))
@@ -219,7 +219,7 @@ def test_nobody_waits_for_an_edge_that_reads_the_journal() -> None:
     for _ in range(2):
         pair.say("x", bytes(HIGH_MARK))
         pair.say("x", bytes(HIGH_MARK), 0)
-    is_raised = pair.host.pressure.active
+    is_raised = pair.host.backpressure.active
     pair.link.pump()
 
     assert (False, 24) == (is_raised, len(pair.client.payloads))

@@ -75,13 +75,13 @@ def test_publishes_that_were_held_are_taken_in_turns() -> None:
     client = Client(bench.edge, "c")
     client.subscribe(("x", 1))
     bench.link.pump()
-    bench.host.pressure.raise_("somebody", lambda: 1, has_drained=True)
+    bench.host.backpressure.raise_("somebody", lambda: 1, has_drained=True)
     payloads = [b"%d" % number for number in range(2 * HELD_AT_ONCE)]
     for payload in payloads:
         client.publish("x", payload, 1)
         bench.link.pump()  # each is a batch of its own
     assert 0 == bench.authority.offset
-    bench.host.pressure.lower("somebody")
+    bench.host.backpressure.lower("somebody")
     bench.link.owner_end.flush()
     taken = bench.authority.offset
     bench.link.pump()
@@ -234,13 +234,13 @@ def test_publish_during_a_fence_waits_and_is_tried_again() -> None:
     client = Client(bench.edge, "c")
     client.subscribe(("#", 1))
     bench.link.pump()
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     for number in range(3):
         client.publish("a/x", b"%d" % number)
     bench.link.pump()
     assert client.payloads == []
-    bench.authority.subtrees.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(source)
     bench.link.pump()
 
     assert client.payloads == [b"0", b"1", b"2"]
@@ -250,13 +250,13 @@ def test_interest_during_a_fence_is_answered_after_it() -> None:
     """The new owner's snapshot would not have it (protocol rule 12)."""
     bench = Bench()
     client = Client(bench.edge, "c")
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client.subscribe(("a/#", 1))
     other = client.subscribe(("b", 1))
     bench.link.pump()
     assert client.subacks == [other]
-    bench.authority.subtrees.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(source)
     bench.link.pump()
 
     assert len(client.subacks) == 2
@@ -266,13 +266,13 @@ def test_interest_given_up_during_a_fence() -> None:
     """It does not come back when the fence is lifted."""
     bench = Bench()
     client = Client(bench.edge, "c")
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client.subscribe(("a/#", 1))
     bench.link.pump()
     client.unsubscribe("a/#")
     bench.link.pump()
-    bench.authority.subtrees.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(source)
     bench.link.pump()
 
     assert bench.filters() == set()
@@ -401,7 +401,7 @@ class StreamUserRecorder:
     def __init__(self) -> None:
         self.taken = 0
 
-    def on_taken(self, sequence: int) -> None:
+    def on_accepted(self, sequence: int) -> None:
         self.taken = sequence
 
     def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:

@@ -68,10 +68,10 @@ def test_lie_that_waits_for_its_turn_ends_its_link_alone() -> None:
     """It is looked at when the sessions have kept up: whoever ends that turn did not lie."""
     pair = Pair("a")
     slow = object()
-    pair.host.pressure.raise_(slow, lambda: 1, pace=1, has_drained=True)
-    pair.link.edge_end._consumer._pressure = pair.host.pressure
+    pair.host.backpressure.raise_(slow, lambda: 1, pace=1, has_drained=True)
+    pair.link.edge_end._consumer._backpressure = pair.host.backpressure
     receive(pair.link.edge_end, gone("b"))
-    pair.host.pressure.lower(slow)
+    pair.host.backpressure.lower(slow)
     pair.link.edge_end.flush()
     assert pair.route.port is None
     assert 1 == pair.edge.counters.get("link.refused")

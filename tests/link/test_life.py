@@ -224,11 +224,11 @@ def test_inherited_deliveries_come_when_they_are_claimed() -> None:
     pair.client.subscribe(("a/x", 1))
     pair.link.pump()
     pair.link.cut()
-    incoming = ReceivedZone()
+    received_zone = ReceivedZone()
     interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
-    incoming.take(ZoneSnapshot(interests=(interest,)))
+    received_zone.merge(ZoneSnapshot(interests=(interest,)))
     pair.host = Host(make_authority("a"), pair.alarms)
-    pair.authority.open(2, incoming)
+    pair.authority.open(2, received_zone)
     pair.say("a/x", b"kept")
     pair.route.claims.claim("a", is_read=False)
     pair.connect()
@@ -362,7 +362,7 @@ def test_link_that_does_not_drain_raises_the_pressure_and_leaves_the_rest_to_the
     payload = bytes(HIGH_MARK // 2)
     for _ in range(3):
         pair.say("x", payload)
-    is_raised = pair.host.pressure.active
+    is_raised = pair.host.backpressure.active
     count = 3 + 2 * OVERFLOW // len(payload)
     for _ in range(3, count):
         pair.say("x", payload)
@@ -372,7 +372,7 @@ def test_link_that_does_not_drain_raises_the_pressure_and_leaves_the_rest_to_the
     assert is_raised
     assert OVERFLOW < queued < OVERFLOW + 2 * len(payload)
     assert (count, []) == (len(pair.client.payloads), pair.link.closed)
-    assert not pair.host.pressure.active
+    assert not pair.host.backpressure.active
 
 
 def test_nobody_waits_for_a_link_that_has_never_drained() -> None:
@@ -384,19 +384,19 @@ def test_nobody_waits_for_a_link_that_has_never_drained() -> None:
         pair.say("x", bytes(HIGH_MARK // 2))
 
     assert pair.link.owner_end._deliveries.queued > HIGH_MARK
-    assert not pair.host.pressure.active
+    assert not pair.host.backpressure.active
 
 
 def test_nothing_is_taken_under_pressure() -> None:
     """No more than a window comes in; all goes on, in order, when the pressure goes."""
     pair = Pair()
     port = watch(pair)
-    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
+    pair.host.backpressure.raise_("busy", lambda: 1, has_drained=True)
     for number in range(WINDOW // 100_000 + 5):
         pair.client.publish("x", b"%06d" % number + bytes(100_000))
     pair.link.pump()
     before = (len(pair.route.queue.waiting) > 0, taken(port), pair.client.acknowledged)
-    pair.host.pressure.lower("busy")
+    pair.host.backpressure.lower("busy")
     pair.host.mark_dirty(pair.link.owner_end)
     pair.link.pump()
 
@@ -408,11 +408,11 @@ def test_nothing_is_taken_under_pressure() -> None:
 def test_rule_broken_under_pressure_closes_that_link() -> None:
     """What was held is judged later, in somebody else's turn."""
     pair = Pair()
-    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
+    pair.host.backpressure.raise_("busy", lambda: 1, has_drained=True)
     gap = link_pb2.Batch(epoch=1, stream=1, first=9, count=1, clients=["c"], client=[0], counts=[1])
     receive(pair.link.owner_end, encode_frame(LinkFrame(batch=gap)))
     before = pair.link.closed[:]
-    pair.host.pressure.lower("busy")
+    pair.host.backpressure.lower("busy")
     pair.link.owner_end.flush()
 
     assert ([], ["a batch is not the next one of its stream"]) == (before, pair.link.closed)
@@ -477,7 +477,7 @@ def test_nothing_is_held_for_a_stranger() -> None:
     """Without Hello there is no window."""
     pair = Pair()
     stranger = Link(pair.edge, pair.route, pair.host)
-    pair.host.pressure.raise_("busy", lambda: 1, has_drained=True)
+    pair.host.backpressure.raise_("busy", lambda: 1, has_drained=True)
     with pytest.raises(LinkError):
         receive(stranger.owner_end, Message("x", b"1", 1).link_packet)
 

@@ -56,13 +56,13 @@ class Bench:
         self.counters = counters = Counters()
         self.links = LinkListener(
             authority=authority,
-            pressure=Backpressure(cast(Any, timers)),
-            space=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
+            backpressure=Backpressure(cast(Any, timers)),
+            watermark=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
             counters=counters,
-            turn=cast(Any, None),
+            flush_queue=cast(Any, None),
             clock=cast(Any, self.clock),
             max_links=10,
-            strangers=Unauthenticated(counters),
+            unauthenticated=Unauthenticated(counters),
             shares=cast(Any, None),
         )
 
@@ -113,9 +113,9 @@ def test_token_does_not_outlive_what_was_told_with_it() -> None:
     bench = Bench()
     root, child = LogPosition(JournalId("", 1), 5), LogPosition(JournalId("z", 7), 0)
     before = bench.token("1")
-    bench.table.note(EpochTransition(apex="z", left=root, entered=child))
+    bench.table.record_transition(EpochTransition(apex="z", left=root, entered=child))
     between = bench.token("2")
-    bench.table.note(EpochTransition(apex="z", left=child, entered=root))
+    bench.table.record_transition(EpochTransition(apex="z", left=child, entered=root))
     after = bench.token("3")
 
     found = [bench.redeem(one, str(n)) for n, one in enumerate((before, between, after), 1)]
@@ -136,14 +136,14 @@ def test_silent_connections_make_room_for_the_next() -> None:
 def test_strangers_hold_so_much_together() -> None:
     """Beyond it the oldest is closed, and nobody whose bytes are let go of."""
     counters, (a, b, c) = Counters(), (Connection() for _ in range(3))
-    strangers = Unauthenticated(counters, 100)
+    unauthenticated = Unauthenticated(counters, 100)
     for one, size in ((a, 40), (b, 40), (a, 60), (c, 40)):
-        strangers.hold(one, size)
+        unauthenticated.hold(one, size)
     assert ["pushed out"] == a.dropped
-    strangers.forget(b)
-    strangers.hold(c, 100)
+    unauthenticated.forget(b)
+    unauthenticated.hold(c, 100)
 
-    assert (100, [], []) == (strangers.held, b.dropped, c.dropped)
+    assert (100, [], []) == (unauthenticated.held, b.dropped, c.dropped)
     assert 1 == counters.get("unauthenticated.over_limit")
 
 
@@ -220,7 +220,7 @@ class _Transport:
 def test_nothing_of_a_connection_that_was_refused_stays() -> None:
     """Each of very many had left its bytes for the collector, which comes late."""
     bench = Bench()
-    bench.links._turn = cast(Any, SimpleNamespace(end=lambda: None))
+    bench.links._flush_queue = cast(Any, SimpleNamespace(end=lambda: None))
     gc.collect()
     gc.disable()
     try:

@@ -104,7 +104,7 @@ class Site:
         """The edge gives the link up; the owner has not heard of it, and bytes are on their way."""
         link, self.link = self.link, None
         if link is not None:
-            link.edge_end.lost()
+            link.edge_end.on_disconnect()
             self.lost.append(link)
 
     def move(self, steps: int) -> None:
@@ -215,21 +215,21 @@ class World:
         is_claimed = not self.authority.subtrees.awaits_claims("z")  # a handover waits for that
         if not self.is_away and not self.is_moving and is_claimed:
             self.is_moving = True
-            outgoing = self.authority.subtrees.prepare("z")
-            self.authority.subtrees.fence(outgoing)
-            self.authority.in_order(lambda: self.commit(outgoing))
+            source = self.authority.subtrees.prepare("z")
+            self.authority.subtrees.fence(source)
+            self.authority.in_order(lambda: self.commit(source))
 
-    def commit(self, outgoing: HandoverSource) -> None:
+    def commit(self, source: HandoverSource) -> None:
         self.is_moving, self.is_away = False, True
         self.epoch += 1
         self.table.commit(cut("z", self.epoch))
-        self.authority.subtrees.complete(outgoing)
+        self.authority.subtrees.complete(source)
 
     def take_back(self) -> None:
         if self.is_away:
             self.is_away = False
-            incoming = ReceivedZone()
-            incoming.interests = [
+            received_zone = ReceivedZone()
+            received_zone.interests = [
                 EdgeInterest(
                     edge=site.edge.name,
                     incarnation=1,
@@ -238,7 +238,7 @@ class World:
                 for site in self.sites
             ]
             self.table.release("z", DelegationState())
-            self.authority.absorb("z", incoming)
+            self.authority.absorb("z", received_zone)
             self.authority.announce_end("z", self.epoch)
 
     def crash(self) -> None:

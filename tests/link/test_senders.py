@@ -36,7 +36,7 @@ def sent(sender: Sender | None, end: Any, run: Run) -> bytes:
     end.packet_writer.descriptor = 0
     assert sender.send(run)
     end.packet_writer.descriptor = -1
-    return bytes(end.packet_writer.take())
+    return bytes(end.packet_writer.dequeue())
 
 
 def is_taken(router: Router, packet_reader: LinkReader, data: bytes, way: Any = None) -> bool:
@@ -107,7 +107,7 @@ def test_an_owner_knows_a_header_again() -> None:
     link.owner_end.packet_writer.descriptor = 0
     assert is_taken(router, link.owner_end.packet_reader, owner.publish(b"3"), owner.way)
     link.owner_end.packet_writer.descriptor = -1
-    link.down += bytes(link.owner_end.packet_writer.take())
+    link.down += bytes(link.owner_end.packet_writer.dequeue())
     link.pump()
     assert [b"1", b"2", b"3"] == owner.client.payloads
 
@@ -162,7 +162,7 @@ def test_nothing_overtakes_what_waits_in_an_edge() -> None:
     bench.link.pump()
     assert bench.route.sender() is not None
 
-    bench.link.edge_end.lost()
+    bench.link.edge_end.on_disconnect()
     assert bench.route.sender() is None
 
 
@@ -175,10 +175,10 @@ def test_nothing_overtakes_what_waits_for_an_edge() -> None:
     owner.bench.link.pump()
     assert peer.sender() is not None
 
-    owner.bench.host.pressure.raise_(owner.bench.link.owner_end, lambda: 1, has_drained=True)
+    owner.bench.host.backpressure.raise_(owner.bench.link.owner_end, lambda: 1, has_drained=True)
     owner.bench.alarms.advance(PATIENCE)
     assert peer.sender() is None
-    owner.bench.link.owner_end.lost()
+    owner.bench.link.owner_end.on_disconnect()
     assert peer.sender() is None
 
 

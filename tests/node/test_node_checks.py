@@ -60,7 +60,7 @@ def part(node: Any) -> Any:
 
 
 def table(node: Any) -> Any:
-    return node.standing.table
+    return node.node_grant.table
 
 
 def route(node: Any) -> Any:
@@ -84,11 +84,11 @@ def sender(node: Any) -> Any:
 
 
 def holdings(node: Any) -> Any:
-    return node._edge_role.directory.holdings
+    return node._edge_role.directory.ownership
 
 
 def entries(node: Any) -> Any:
-    return node._edge_role.directory.keeper.entries
+    return node._edge_role.directory.replica.entries
 
 
 def server(node: Any) -> Any:
@@ -146,7 +146,9 @@ PLANTS: dict[str, Plant] = {
         7, part, lambda p: {"_meta": attrs.evolve(p._meta, predecessor=(p.key, 1))}
     ),
     "nobody will answer": Plant(
-        35, lambda n: n._ground.disk.committer, lambda c: {"_next": [print], "_unsynced": {}}
+        35,
+        lambda n: n._node_base.data_directory.committer,
+        lambda c: {"_next": [print], "_unsynced": {}},
     ),
     "an epoch goes down": Plant(
         11, table, lambda t: {"_epochs": {a: e - 1 for a, e in t._epochs.items()}}
@@ -156,7 +158,7 @@ PLANTS: dict[str, Plant] = {
     "held by another, and its own": Plant(15, table, lambda t: {"_reclaimed_at": {"z": 1}}),
     "served at another epoch": Plant(11, lambda n: n.authority, lambda a: {"epoch": 99}),
     "lives after the present one": Plant(
-        30, lambda n: n.standing, lambda s: {"_state": attrs.evolve(s._state, lives=(99,))}
+        30, lambda n: n.node_grant, lambda s: {"_state": attrs.evolve(s._state, lives=(99,))}
     ),
     "online without a port": Plant(2, route, lambda r: {"_port": None}),
     "a port, and not online": Plant(2, route, lambda r: {"_state": RouteState.IDLE}),
@@ -199,7 +201,7 @@ PLANTS: dict[str, Plant] = {
         lambda w: {"_marks": {PART: 4}, "_sessions": {"x": mock.Mock(needs=lambda: [(PART, 3)])}},
     ),
     "marks that are not stored": Plant(
-        31, lambda n: n._ground.retention, lambda r: {"_kept": {**r._kept, "ghost": {}}}
+        31, lambda n: n._node_base.retention, lambda r: {"_kept": {**r._kept, "ghost": {}}}
     ),
     "frozen, and not here": Plant(
         18,
@@ -281,7 +283,7 @@ def pass_on(self, actions):
     self._ready.extend(actions)  # though nothing is synced
 
 
-Committer._pass_on = pass_on
+Committer._release = pass_on
 """
 
 

@@ -28,7 +28,7 @@ from txbroker.pipeline.archives.compaction import TARGET, plan_merges
 from txbroker.pipeline.archives.upkeep import ArchiveUpkeep, KeepRules
 from txbroker.pipeline.archives.writer import MESSAGES
 from txbroker.pipeline.jobs.archive import archive_stream
-from txbroker.pipeline.source.error_reasons import SLOW_START, told_at
+from txbroker.pipeline.source.error_reasons import SLOW_START, converted_errors
 from txbroker.pipeline.source.lookups import looked_up
 from txbroker.pipeline.source.row_schema import MESSAGE_COLUMNS
 from txbroker.pipeline.spark import journal_jobs
@@ -284,7 +284,7 @@ def test_what_stands_in_the_way_of_a_job_is_told(spark: SparkSession, tmp_path: 
     (archive / "_checkpoint" / "commits" / "0").write_text("garbage")
     with pytest.raises(PipelineError, match=r"/_checkpoint/commits/0: damaged.*; delete .*: the j"):
         run_once(spark, given, archive)
-    with pytest.raises(PipelineError, match=r"/given: It is gone."), told_at(given):
+    with pytest.raises(PipelineError, match=r"/given: It is gone."), converted_errors(given):
         raise PySparkException("It is gone.")
 
 

@@ -25,10 +25,10 @@ def test_hosts_do_not_take_each_others_places() -> None:
     assert all(map(callers.enter, liar))
     assert not callers.enter("ipv4:10.0.0.1:80")
     assert callers.enter("ipv4:10.0.0.2:5000") and callers.enter("ipv6:%5B::1%5D:5000")
-    callers.leave(liar[0])
+    callers.end_call(liar[0])
     assert callers.enter("ipv4:10.0.0.1:80")
     for peer in (*liar[1:], "ipv4:10.0.0.1:80", "ipv4:10.0.0.2:5000", "ipv6:%5B::1%5D:5000"):
-        callers.leave(peer)
+        callers.end_call(peer)
     assert not callers._calls
 
 

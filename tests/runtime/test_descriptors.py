@@ -9,7 +9,7 @@ CODE = """
 import os, resource, sys
 from txbroker.runtime import descriptors
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-descriptors.keep_some()
+descriptors.reserve_files()
 taken = []
 try:
     while True:

@@ -26,7 +26,7 @@ class Bench:
             later=self.later.append,
             now=lambda: self.time,
             worked=lambda: self.time,
-            turn=FlushQueue(lambda action: None),
+            flush_queue=FlushQueue(lambda action: None),
             tell=self.told.append,
         )
 
@@ -44,11 +44,11 @@ class Bench:
     def fill(self, count: int) -> None:
         """So many newcomers come, and no more are wanted until the next turn."""
         for number in range(count):
-            assert not self.shares.puts_off_newcomers
+            assert not self.shares.defers_newcomers
             self.shares.serve(Newcomer(self, f"{number}", 1, SHARE))
-        assert self.shares.puts_off_newcomers
+        assert self.shares.defers_newcomers
         self.turn()
-        assert not self.shares.puts_off_newcomers
+        assert not self.shares.defers_newcomers
 
     def measure_turn(self) -> float:
         """How long the next turn takes."""
@@ -242,9 +242,9 @@ def test_a_turn_that_becomes_short_ends_for_those_who_come(bench: Bench) -> None
     """Else nobody new is let in until somebody works: a node with a slow disk was deaf."""
     bench.shares.serve(Client(bench, "some", 1, TURN / 3))
     bench.shares.await_sync(True)
-    assert bench.shares.puts_off_newcomers
+    assert bench.shares.defers_newcomers
     bench.turn()
-    assert not bench.shares.puts_off_newcomers
+    assert not bench.shares.defers_newcomers
 
 
 def test_a_newcomer_that_waits_is_read_until_it_brings_more(bench: Bench) -> None:

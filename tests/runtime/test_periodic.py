@@ -37,7 +37,7 @@ def test_an_error_puts_it_off_until_the_next_time(capfd: pytest.CaptureFixture[s
     assert 4 == len(done)
 
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert ["work.put_off", "timer.failed"] == [event["event"] for event in events]
+    assert ["work.deferred", "timer.failed"] == [event["event"] for event in events]
     assert "no file" == events[0]["reason"] and "KeyError" in events[1]["traceback"]
 
 
@@ -66,13 +66,13 @@ time.time = lambda: real() + ahead
 from twisted.internet import asyncioreactor
 asyncioreactor.install()
 from twisted.internet import reactor
-from txbroker.runtime.periodic import keep_time
+from txbroker.runtime.periodic import use_monotonic_clock
 
 order = []
 reactor.callLater(9.0, order.append, "cancelled").cancel()
 reactor.callLater(0.2, order.append, "before")
-keep_time(reactor)
-keep_time(reactor)
+use_monotonic_clock(reactor)
+use_monotonic_clock(reactor)
 reactor.callLater(0.1, order.append, "after")
 begun = time.monotonic()
 reactor.callLater(0.3, reactor.stop)

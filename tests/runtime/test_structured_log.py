@@ -256,7 +256,7 @@ def test_what_others_cause_is_told_a_few_times_and_counted() -> None:
     repeated = structured_log.RepeatedEvents(lambda: now[0])
 
     def tell(kind: str) -> bool:
-        return repeated.tell(lambda event, **f: said.append((event, f)), "odd", kind=kind, peer=1)
+        return repeated.log(lambda event, **f: said.append((event, f)), "odd", kind=kind, peer=1)
 
     assert [True] * structured_log.AT_ONCE + [False] * 500 == [
         tell("a") for _ in range(structured_log.AT_ONCE + 500)
@@ -272,7 +272,7 @@ def test_kinds_of_what_others_cause_are_bounded() -> None:
     said: list[str] = []
     repeated = structured_log.RepeatedEvents(lambda: 0.0)
     for number in range(10 * structured_log.KINDS_REMEMBERED):
-        repeated.tell(lambda event, **_: said.append(event), "odd", kind=str(number))
+        repeated.log(lambda event, **_: said.append(event), "odd", kind=str(number))
     assert structured_log.KINDS_REMEMBERED + structured_log.AT_ONCE == len(said)
 
 

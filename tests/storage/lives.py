@@ -131,13 +131,13 @@ class Life:
                 durability=durability,
                 sync_interval=0.1,
                 segment_bytes=64 * 1024,
-                turn=self.turn,
+                flush_queue=self.turn,
                 timers=self._clock,
                 on_full=self._on_full,
                 on_failed=self._end,
             )
             self.outboxes = {state.stream: log for state, log in self.disk.outboxes.load()}
-            self.disk.keep_ledger(is_copy=False, is_full=lambda: False, counters=Counters())
+            self.disk.open_ledger(is_copy=False, is_full=lambda: False, counters=Counters())
             self.disk.arrivals.clean(self.state.absorbing)
             if self.state.absorbing is not None:
                 self.disk.arrivals.adopt("z/b", self.disk.journals)
@@ -184,7 +184,7 @@ class Life:
         return False
 
     def begin(self, key: JournalId) -> JournalPart | None:
-        if not self.attempt(lambda: self.disk.journals.begin(key, None)):
+        if not self.attempt(lambda: self.disk.journals.create(key, None)):
             return None
         return self.disk.journals.parts[key]
 
@@ -266,9 +266,9 @@ class Life:
     async def _outbox(self) -> bool:
         log = self.outboxes.get(1)
         if log is None:
-            log = self.disk.outboxes.make(OUTBOX)
+            log = self.disk.outboxes.create(OUTBOX)
         if log is None:
-            log = self.disk.outboxes.make(OUTBOX)
+            log = self.disk.outboxes.create(OUTBOX)
         if log is None:
             return False
         self.outboxes[1] = log
@@ -306,8 +306,8 @@ class Life:
         arriving = None
         for _ in range(2):
             try:
-                arriving = self.disk.arrivals.begin("z/b")
-                arriving.begin(BELOW, None)
+                arriving = self.disk.arrivals.start("z/b")
+                arriving.start_part(BELOW, None)
                 break
             except StoreError as error:
                 look_at(error)

@@ -25,8 +25,8 @@ def path(tmp_path: Path) -> Path:
 
 def zone(payload: bytes = b"on", count: int = 3) -> StagedZone:
     """All that moves with a zone."""
-    incoming = ReceivedZone()
-    incoming.take(
+    received_zone = ReceivedZone()
+    received_zone.merge(
         ZoneSnapshot(
             retained=tuple(Message(f"a/ü/{n}", payload, n % 3, True) for n in range(count)),
             interests=(EdgeInterest(edge="porch", incarnation=2, filters=("a/#", "+/x")),),
@@ -36,7 +36,7 @@ def zone(payload: bytes = b"on", count: int = 3) -> StagedZone:
     return StagedZone(
         apex="a",
         epoch=4,
-        incoming=incoming,
+        incoming=received_zone,
         subtree=DelegationState(
             delegations=(Delegation(cut=cut("a/b", 2), below=(cut("a/b/c"),)),),
             epochs={"a/b": 2, "a/d": 7},
@@ -45,18 +45,18 @@ def zone(payload: bytes = b"on", count: int = 3) -> StagedZone:
     )
 
 
-def contents(arrived: StagedZone | None) -> tuple[object, ...]:
+def contents(staged_zone: StagedZone | None) -> tuple[object, ...]:
     """What can be compared."""
-    assert arrived is not None
-    incoming = arrived.incoming
-    retained = {t: (m.payload, m.qos, m.retain) for t, m in incoming.retained.items()}
+    assert staged_zone is not None
+    received_zone = staged_zone.incoming
+    retained = {t: (m.payload, m.qos, m.retain) for t, m in received_zone.retained.items()}
     return (
-        arrived.apex,
-        arrived.epoch,
-        arrived.subtree,
+        staged_zone.apex,
+        staged_zone.epoch,
+        staged_zone.subtree,
         retained,
-        incoming.interests,
-        incoming.marks,
+        received_zone.interests,
+        received_zone.marks,
     )
 
 

@@ -282,7 +282,7 @@ class Twice:
     def lay(self) -> None:
         """Both copies, in three segments each."""
         for folder in (self.folder / "journal", self.folder / "arriving" / zone_folder(ZONE.zone)):
-            log = self.open(folder).begin(ZONE, None).log
+            log = self.open(folder).create(ZONE, None).log
             for number in range(6):
                 log.append(bytes([number]) * 30_000, time=0)
                 log.write()

@@ -622,15 +622,15 @@ def test_a_thread_syncs_while_the_loop_goes_on(
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         thread = WorkThread(loop)
-        turn = FlushQueue(loop.call_soon)
+        flush_queue = FlushQueue(loop.call_soon)
         log = SegmentLog(tmp_path / "log", on_trimmed=lambda *_: None)
         committer = Committer(
             durability=Durability.SYNC,
             sync_interval=0.1,
-            mark_dirty=turn.mark_dirty,
+            mark_dirty=flush_queue.mark_dirty,
             in_thread=thread.run,
             timers=Clock(),
-            end_turn=turn.end,
+            end_turn=flush_queue.end,
             on_full=lambda *_: None,
             on_failed=lambda _: None,
         )

@@ -33,7 +33,7 @@ class Disk:
         )
         self.told: list[bool] = []
         self.space.when_changed(lambda: self.told.append(self.space.is_short))
-        self.space.look()
+        self.space.measure()
 
     def measure(self, folder: Path) -> tuple[int, int]:
         assert Path("data") == folder
@@ -44,7 +44,7 @@ class Disk:
     def is_short(self, free: int) -> bool:
         """True if it is at the next look, with so many bytes free."""
         self.free = free
-        self.space.look()
+        self.space.measure()
         return self.space.is_short
 
 
@@ -63,11 +63,11 @@ def test_what_was_written_may_make_it_short_before_the_next_look() -> None:
     """It ends with a look in its turn: whoever waits must not begin in the middle of a write."""
     disk = Disk()
     disk.free = TENTH - 1
-    disk.space.note_written()
+    disk.space.measure_after_write()
     assert disk.space.is_short
 
     disk.free = TOTAL
-    disk.space.note_written()
+    disk.space.measure_after_write()
     assert disk.space.is_short
     assert not disk.is_short(TOTAL)
 
@@ -77,11 +77,11 @@ def test_a_roomy_disk_is_not_measured_at_each_write(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(disk_watermark, "ROOMY", TOTAL // 2)
     disk = Disk()
     disk.free = TENTH - 1
-    disk.space.note_written()
+    disk.space.measure_after_write()
     assert not disk.space.is_short
     assert not disk.is_short(TENTH + TOTAL // 2)
     disk.free = TENTH - 1
-    disk.space.note_written()
+    disk.space.measure_after_write()
     assert disk.space.is_short
 
 
@@ -97,9 +97,9 @@ def test_a_short_disk_is_looked_at_often() -> None:
     disk.clock.advance(10 * LOOK_OFTEN)
     assert not disk.space.is_short
 
-    disk.space.look()
+    disk.space.measure()
     disk.space.stop()
-    disk.space.look()
+    disk.space.measure()
     assert not disk.clock.alarms
 
 

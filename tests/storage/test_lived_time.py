@@ -65,7 +65,7 @@ def test_step_of_the_wall_clock_is_not_seen(step: int) -> None:
     world.run(lived, 10)
     assert BEGUN + 20 * SECOND == lived()
 
-    lived.note()
+    lived.store()
     assert BEGUN + 20 * SECOND == world.start()()
 
 
@@ -82,7 +82,7 @@ def test_gap_between_lives_is_bounded(gap: int, counted: int) -> None:
     """It is known from the wall clock alone."""
     world = World()
     lived = world.start()
-    lived.note()
+    lived.store()
     before = lived()
     world.wall += gap
     world.monotonic = SECOND  # the machine started again
@@ -120,7 +120,7 @@ def test_readings_never_go_back() -> None:
         passed += seconds * SECOND
         world.wall += rng.choice((0, 1, -1)) * rng.randrange(10 * DAY)
         if rng.random() < 0.5:
-            lived.note()
+            lived.store()
         else:
             gaps += NOTED_EVERY  # what is not noted may be missing, too
         assert lived() >= last - NOTED_EVERY
@@ -137,7 +137,7 @@ def test_marks_of_a_log_are_few_and_never_early() -> None:
     age = 640.0
     for second in range(3_000):
         now = second * SECOND
-        ages.note(b"log", second + 1, age)
+        ages.mark(b"log", second + 1, age)
         gone = ages.through(b"log", age)
         oldest = second - int(age)  # the seconds up to here are as old as that
         assert gone <= max(oldest + 1, 0)
@@ -146,8 +146,8 @@ def test_marks_of_a_log_are_few_and_never_early() -> None:
 
     puts = table.puts
     now += 10 * SECOND
-    ages.note(b"log", 3_001, age)
+    ages.mark(b"log", 3_001, age)
     for _ in range(5):
         now += 100 * SECOND
-        ages.note(b"log", 3_001, age)
+        ages.mark(b"log", 3_001, age)
     assert puts + 1 == table.puts, "a log that rests costs nothing"

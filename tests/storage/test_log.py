@@ -284,7 +284,7 @@ def test_pieces_that_are_left_out_are_no_damage(
     log = opened(tmp_path)
     log.append(os.urandom(3 << 20), time=0)
     assert not log.write(most=1 << 20)
-    assert 1 == log.leave_out()
+    assert 1 == log.drop_staged()
     disk.room = 8 << 20
     large = os.urandom(2 << 20)
     log.append(large, time=0)
@@ -496,7 +496,7 @@ def test_a_batch_that_was_left_out_halfway_is_no_damage(
     disk.room = 2 * (44 + 3000) + 100
     with pytest.raises(DiskFull):
         log.write()
-    assert 3 == log.leave_out()
+    assert 3 == log.drop_staged()
     disk.room = 1 << 20
     log.append(b"short", time=2)
     log.write()
@@ -559,7 +559,7 @@ def test_what_cannot_be_left_out_now_stays(tmp_path: Path, monkeypatch: pytest.M
     log.append(b"x", time=1)
     once_full(monkeypatch, "ftruncate")
     with pytest.raises(DiskFull):
-        log.leave_out()
+        log.drop_staged()
     log.write()
     log.sync()
 

@@ -18,7 +18,7 @@ SEGMENT = 64 * 1024
 def pieces(cursor: LogCursor, size: int) -> list[list[Batch]]:
     """All that there is."""
     found = []
-    while cursor.look():
+    while cursor.poll():
         found.append([plain(whole) for whole in cursor.read(size)])
     return found
 
@@ -53,9 +53,9 @@ def test_all_from_any_entry_on(tmp_path: Path, size: int, is_reopened: bool) -> 
 def test_an_empty_log(tmp_path: Path) -> None:
     log = opened(tmp_path)
     cursor = LogCursor(log, 1)
-    assert 1 == log.kept_from
+    assert 1 == log.first_kept
 
-    assert not cursor.look()
+    assert not cursor.poll()
     made = fill(log, 3)
     assert made == flat(pieces(cursor, 10))
 
@@ -95,7 +95,7 @@ def test_a_hole_at_the_beginning_is_no_loss(tmp_path: Path) -> None:
     log.write()
 
     assert [4097] == [batch.first for batch in flat(pieces(LogCursor(log, 1), 10))]
-    assert (1, 4097) == (log.kept_from, log.first)
+    assert (1, 4097) == (log.first_kept, log.first)
 
 
 def trimmed(log: SegmentLog) -> int:
@@ -111,7 +111,7 @@ def test_who_begins_before_the_first_is_told(tmp_path: Path) -> None:
     first = trimmed(log)
 
     with pytest.raises(EntryTrimmed):
-        LogCursor(log, first - 1).look()
+        LogCursor(log, first - 1).poll()
     assert [one for one in made if one.first >= first] == flat(pieces(LogCursor(log, first), 1000))
 
 
@@ -119,12 +119,12 @@ def test_who_is_overtaken_is_told_and_has_missed_nothing_before(tmp_path: Path) 
     log = opened(tmp_path, segment_bytes=SEGMENT)
     made = fill(log, 1000, 1000)
     cursor = LogCursor(log, 1)
-    assert cursor.look()
+    assert cursor.poll()
     found = [plain(whole) for whole in cursor.read(100)]
     trimmed(log)
 
     with pytest.raises(EntryTrimmed):
-        while cursor.look():
+        while cursor.poll():
             found += [plain(whole) for whole in cursor.read(1000)]
     assert made[: len(found)] == found
 
@@ -141,7 +141,7 @@ def test_damage_is_an_error_and_nothing_behind_it_comes(tmp_path: Path, which: i
     cursor, found = LogCursor(log, 1), []
 
     with pytest.raises(CorruptLog, match=file.name):
-        while cursor.look():
+        while cursor.poll():
             found += [plain(whole) for whole in cursor.read(1000)]
     assert made[: len(found)] == found
 
@@ -151,14 +151,14 @@ def test_who_reads_a_log_that_is_deleted_is_told(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=SEGMENT)
     fill(log, 1000, 1000)
     cursor, scan, batches = LogCursor(log, 1), log.verify(), log.batches()
-    assert cursor.look() and cursor.read(1)
+    assert cursor.poll() and cursor.read(1)
     next(scan), next(batches)
 
     log.discard()
     shutil.rmtree(log.folder)
 
     with pytest.raises(EntryTrimmed):
-        while cursor.look():
+        while cursor.poll():
             cursor.read(10**9)
     assert [] == list(scan)
     assert 0 < len(list(batches))  # of the file that is open

@@ -39,7 +39,7 @@ def test_a_full_disk_takes_it_all_when_there_is_room(disk: Path, tmp_path: Path)
     """Filled up to the last byte; nothing acknowledged is lost, nothing is written twice."""
     bench = Bench(tmp_path / "others", Durability.SYNC)
     journals = opened(disk, bench)
-    part = journals.begin(KEY, None)
+    part = journals.create(KEY, None)
     (disk / "ballast").write_bytes(bytes(16 * 1024 * 1024))
     offset = 0
     while not bench.committer.is_full:
@@ -69,7 +69,7 @@ def test_many_small_logs_fit(disk: Path, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "others", Durability.SYNC)
     journals = opened(disk, bench)
     for epoch in range(100):
-        part = journals.begin(JournalId(zone="z", epoch=epoch), None)
+        part = journals.create(JournalId(zone="z", epoch=epoch), None)
         part.append(Message("t", b"x", 1), LIVE, 1, time=0)
     bench.wait("safe")
     bench.turn.end()

@@ -20,22 +20,22 @@ def on_disk(attic: ValueFile) -> int:
 def test_long_values_are_in_a_file_without_a_name(tmp_path: Path) -> None:
     attic = ValueFile(tmp_path)
     values = [os.urandom(size) for size in (0, 1, LONG - 1, LONG, LONG + 1, 3 * LONG, 1_000_000)]
-    kept = [attic.keep(value) for value in values]
+    kept = [attic.store(value) for value in values]
 
     assert values == [bytes(value) for value in kept]
     assert [len(value) for value in values] == [len(value) for value in kept]
     assert [isinstance(value, bytes) for value in kept] == [True] * 3 + [False] * 4
-    assert kept[-1] is attic.keep(kept[-1])
+    assert kept[-1] is attic.store(kept[-1])
     assert not list(tmp_path.iterdir())
     assert on_disk(attic) >= 1_000_000
 
 
 def test_the_place_of_a_value_that_nobody_knows_any_more_is_used_again(tmp_path: Path) -> None:
     attic = ValueFile(tmp_path)
-    kept: list[StoredValue] = [attic.keep(bytes([number]) * 50_000) for number in range(100)]
+    kept: list[StoredValue] = [attic.store(bytes([number]) * 50_000) for number in range(100)]
     held, used = attic.held, on_disk(attic)
     for number in range(1_000):
-        kept[number % 99] = attic.keep(bytes([number % 256]) * 50_000)
+        kept[number % 99] = attic.store(bytes([number % 256]) * 50_000)
 
     assert held == attic.held
     assert on_disk(attic) < 1.5 * used
@@ -47,13 +47,13 @@ def test_the_place_of_a_value_that_nobody_knows_any_more_is_used_again(tmp_path:
 
 def test_a_disk_that_takes_nothing_leaves_a_value_in_memory(tmp_path: Path) -> None:
     value = bytes(LONG)
-    assert ValueFile(tmp_path / "nowhere").keep(value) is value
+    assert ValueFile(tmp_path / "nowhere").store(value) is value
 
 
 def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
     """The descriptor is another file's by then."""
     attic = ValueFile(tmp_path)
-    kept = attic.keep(bytes(LONG))
+    kept = attic.store(bytes(LONG))
     attic.close()
     with pytest.raises(StoreError):
         bytes(kept)

@@ -283,9 +283,9 @@ class Cluster:
 
         def is_settled() -> bool:
             for name, node in self.nodes.items():
-                if node.standing.zone is not None and not node.standing.serving:
+                if node.node_grant.zone is not None and not node.node_grant.serving:
                     return False
-                if node.standing.parent is None:
+                if node.node_grant.parent is None:
                     continue
                 if not any(other.parent.is_alive(name) for other in self.nodes.values()):
                     return False
@@ -393,7 +393,7 @@ class Cluster:
         resolve: Callable[..., Awaitable[Any]] = ControlService.Resolve
 
         async def counted(servicer: ControlService, request: Any, context: Any) -> Any:
-            self.asked.append((servicer._standing.node, request.question))
+            self.asked.append((servicer._node_grant.node, request.question))
             return await resolve(servicer, request, context)
 
         with mock.patch.object(ControlService, "Resolve", counted):

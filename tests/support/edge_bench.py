@@ -32,7 +32,7 @@ from txbroker.runtime.backpressure import Backpressure
 
 def forget_cuts(route: Route) -> None:
     """Nobody has told the zone's cuts."""
-    route._changes.note(route.apex)
+    route._changes.mark_changed(route.apex)
     route._cuts = None
 
 
@@ -164,7 +164,7 @@ class EdgeBench:
             timers=self.clock,
             counters=self.counters,
             reporter=self.reporter,
-            keeper=self.commit.keeper(self.clock),
+            session_store=self.commit.keeper(self.clock),
             reader=self.journals,
             outbox_store=self.outboxes,
             again=self._have_work,

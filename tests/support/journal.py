@@ -33,7 +33,7 @@ class MemoryJournal:
         self.offset = 0
         self.durable = 0
         self.predecessor: LogPosition | None = None
-        self.keeps_qos0 = True
+        self.stores_qos0 = True
         self.noted: list[str] = []
         self.state = ZoneState()
         self.authority: Authority | None = None
@@ -105,7 +105,7 @@ class MemoryJournal:
         return first
 
     def append_qos0(self, runs: Sequence[PublishRun]) -> int:
-        if not self.keeps_qos0:
+        if not self.stores_qos0:
             return 0
         for run in runs:
             self.append_run(run, None, 0)
@@ -117,26 +117,28 @@ class MemoryJournal:
         end = through if len(due) <= 3 else records[-1].offset
         return JournalChunk(records=GivenRecords(records), through=end, first=self.first)
 
-    def note_retained(self, topics: Iterable[str]) -> None:
+    def mark_retained_changed(self, topics: Iterable[str]) -> None:
         self.noted.extend(topics)
 
-    def note_unclaimed(self, edges: Iterable[str]) -> None:
+    def store_unclaimed(self, edges: Iterable[str]) -> None:
         self.noted.extend(edges)
         self._keep_claims()
 
-    def note_reclaimed(self, apex: str, offset: int) -> None:
+    def reserve_reclaimed(self, apex: str, offset: int) -> None:
         self.noted.append(f"reclaimed {apex} {offset}")
 
-    def note_edge(self, edge: str, offset: int) -> None:
+    def add_edge(self, edge: str, offset: int) -> None:
         self.noted.append(f"{edge} from {offset}")
 
-    def keep(self, edge: str, places: dict[JournalId, int], holders: object = None) -> None:
+    def set_low_water(
+        self, edge: str, places: dict[JournalId, int], holders: object = None
+    ) -> None:
         self.noted.extend(f"{edge} {part.zone} {offset}" for part, offset in places.items())
 
     def when_kept(self, action: Callable[[], None]) -> None:
         action()
 
-    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+    def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         self.noted.append(f"absorbed {apex}")
         self._keep_claims()
 

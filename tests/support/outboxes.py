@@ -82,7 +82,7 @@ class MemoryOutboxes:
     def load(self) -> list[tuple[OutboxState, MemoryLog]]:
         return [(self.states[name], self.logs[name]) for name in sorted(self.states)]
 
-    def make(self, state: OutboxState) -> MemoryLog | None:
+    def create(self, state: OutboxState) -> MemoryLog | None:
         if self.full:
             return None
         self.save(state)

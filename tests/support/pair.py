@@ -158,7 +158,7 @@ class Host:
     def __init__(self, authority: Authority, alarms: Alarms, incarnation: int = 1) -> None:
         self.authority = authority
         self.incarnation = incarnation
-        self.pressure = Backpressure(alarms)
+        self.backpressure = Backpressure(alarms)
         self.counters = Counters()
         self.is_disk_short = False
         self.tokens = {b"token"}
@@ -198,7 +198,7 @@ def make_edge(
         timers=alarms,
         counters=Counters(),
         reporter=recorder,
-        keeper=commit.keeper(alarms),
+        session_store=commit.keeper(alarms),
         reader=JournalsRecorder(),
         outbox_store=MemoryOutboxes(commit),
         again=lambda: None,
@@ -253,7 +253,7 @@ class Link:
             close=self.closed.append,
             mark_dirty=self.dirty.append,
             mark_next=self.dirty.append,
-            pressure=self.pressure,
+            backpressure=self.pressure,
         )
 
     def open(self) -> Link:
@@ -287,8 +287,8 @@ class Link:
         """The connection is gone, with what was on its way."""
         self.up.clear()
         self.down.clear()
-        self.owner_end.lost()
-        self.edge_end.lost()
+        self.owner_end.on_disconnect()
+        self.edge_end.on_disconnect()
 
     def _flush(self) -> None:
         for queue in (self.dirty, self.host.dirty):

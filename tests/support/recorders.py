@@ -67,17 +67,17 @@ class EdgeRecorder:
             for index in range(run.count):
                 self.deliver(Record(run.offset(index), run.message(index)))
 
-    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
+    def confirm_interest(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         found = [message for message in retained or () if message is not None]
         self._add("answer", request, offset, payloads(found))
 
-    def tell_cut(self, cut: ZoneCut) -> None:
+    def announce_cut(self, cut: ZoneCut) -> None:
         self._add("cut", cut.apex, cut.epoch)
 
-    def tell_found(self, cut: ZoneCut) -> None:
+    def announce_forgotten_cut(self, cut: ZoneCut) -> None:
         self._add("found", cut.apex, cut.epoch)
 
-    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         self._add("gone", apex, epoch, *([] if offset is None else [offset]))
 
     def unpark(self) -> None:
@@ -124,7 +124,9 @@ class OwnerRecorder:
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         self._add("restart", sequence)
 
-    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+    def request_marks(
+        self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
+    ) -> None:
         self.asked.append((list(keys), answered))
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> StreamRecorder:
@@ -141,7 +143,7 @@ class OwnerRecorder:
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         self._add("sync", list(filters), list(claims))
 
-    def keep(
+    def set_low_water(
         self, places: dict[JournalId, int], kept: Callable[[], None], holders: object = None
     ) -> None:
         self._add("keep", places)
@@ -200,7 +202,7 @@ class SinkRecorder:
     @property
     def events(self) -> list[Packet | str]:
         framer = Framer(1 << 28)
-        framer.feed(self.packet_writer.take()[len(self._filling) :])
+        framer.feed(self.packet_writer.dequeue()[len(self._filling) :])
         self._events.extend(decode(*frame) for frame in framer.frames())
         if self._filling:
             self.packet_writer.send(self._filling)
@@ -214,7 +216,7 @@ class SinkRecorder:
     @room.setter
     def room(self, room: bool) -> None:
         assert self.events is self._events
-        self.packet_writer.take()
+        self.packet_writer.dequeue()
         self.packet_writer.is_shut = not room
         self._filling = b"" if room else b"\0" * FULL
         if self._filling:

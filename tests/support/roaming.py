@@ -41,7 +41,7 @@ class Alone:
             spawn=self.run,
             wake=lambda: None,
         )
-        edge.clients.wire(self.directory.presence)
+        edge.clients.wire(self.directory.connected)
         self.directory.start()
         self.roaming = SessionConnect(edge.clients, self.directory, self, Clock())
 

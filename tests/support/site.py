@@ -185,16 +185,16 @@ class Host:
     def forget_will(self, client_id: str) -> None:
         self.forgotten.append(client_id)
 
-    def remains(self, client_id: str) -> PendingPublishes:
+    def pending_publishes(self, client_id: str) -> PendingPublishes:
         return self.open_zones.get(client_id, PendingPublishes())
 
-    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
-        self.awaited.setdefault(client_id, {})[node] = remains
+    def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
+        self.awaited.setdefault(client_id, {})[node] = pending_publishes
 
     def publish_will(
-        self, client_id: str, node: str, testament: DirectoryWill, sent: Callable[[], None]
+        self, client_id: str, node: str, directory_will: DirectoryWill, sent: Callable[[], None]
     ) -> None:
-        self.node.site.publish_will(client_id, node, testament)
+        self.node.site.publish_will(client_id, node, directory_will)
         sent()
 
 
@@ -238,7 +238,7 @@ class Connection:
             host.save(client_id)
             self.content = set(host.kept[client_id])
         host.connected[client_id] = self
-        directory.presence.connected(client_id, clean=self.clean, will=self.will)
+        directory.connected.connected(client_id, clean=self.clean, will=self.will)
         if not self.clean:
             node.when_safe(lambda: self._connack(present))
             return
@@ -272,14 +272,14 @@ class Connection:
             return
         del host.connected[self.client_id]
         host.left_at[self.client_id] = self.node.site.now
-        testament = directory.own_wills.get(self.client_id)
-        directory.presence.disconnected(self.client_id, is_will_due=is_will_due)
-        if is_will_due and testament is not None:
+        directory_will = directory.own_wills.get(self.client_id)
+        directory.connected.disconnected(self.client_id, is_will_due=is_will_due)
+        if is_will_due and directory_will is not None:
             host.publish_will(
                 self.client_id,
                 self.node.name,
-                testament,
-                lambda: directory.presence.will_is_sent(self.client_id, testament),
+                directory_will,
+                lambda: directory.connected.will_is_sent(self.client_id, directory_will),
             )
         if self.clean:
             host.clean_sessions.pop(self.client_id, None)
@@ -383,29 +383,29 @@ class Node:
         parent = self.site.nodes[self.site.root]
         if parent.is_up and self.site.is_linked(self.name, parent.name):
             told = self.directory.members.all
-            parent.directory.admission.told(self.name, told, is_stream=True)
+            parent.directory.admission.store_members(self.name, told, is_stream=True)
             parent.store.end_turn()
-            self.directory.members.learn(parent.directory.members.all)
+            self.directory.members.merge_list(parent.directory.members.all)
         self.site.after(0.2, self.guarded(self.join))
 
     def beat(self) -> None:
         """What is due to other nodes."""
         directory, site = self.directory, self.site
         for peer in directory.members.peers():
-            batch = directory.registrar.batch(peer, site.now)
+            batch = directory.replicator.batch(peer, site.now)
             if batch is not None:
 
                 def answered(reply: Reply | None, peer: str = peer, batch: Any = batch) -> None:
                     if isinstance(reply, Registered):
-                        directory.registrar.answered(peer, batch, reply, site.now)
+                        directory.replicator.answered(peer, batch, reply, site.now)
                         directory.conflicts.on_registered(batch, reply)
                     else:
-                        directory.registrar.failed(peer, batch, site.now)
+                        directory.replicator.failed(peer, batch, site.now)
                     for look in list(self.pauses):
                         look()
 
                 self.call(peer, batch, answered)
-        if directory.registrar.go_on():
+        if directory.replicator.advance():
             site.after(0.001, self.guarded(self.beat))
         for asked in directory.admission.due():
             self.admit(asked)
@@ -439,7 +439,7 @@ class Node:
                 if reply is None:
                     self.directory.reach.missed(node, began)
                 else:
-                    self.directory.heard(node)
+                    self.directory.record_contact(node)
             if isinstance(reply, OtherView):
                 share = self.directory.on_other_view(node, reply)
                 if share is not None:
@@ -529,7 +529,7 @@ class Node:
         def found(outcome: SessionFound | TakeoverRefused) -> None:
             if not connection.is_open:
                 if isinstance(outcome, SessionFound) and not outcome.present:
-                    directory.presence.ended(client_id)  # nobody was told of it
+                    directory.connected.ended(client_id)  # nobody was told of it
             elif isinstance(outcome, SessionFound):
                 connection.accept(outcome.present)
             else:
@@ -549,7 +549,7 @@ class Node:
         elif directory.is_here(client_id):
             connection.accept(True)
         else:
-            self.run(directory.arrive(client_id, lambda: connection.is_open), found)
+            self.run(directory.take_over(client_id, lambda: connection.is_open), found)
         self.store.end_turn()
         return connection
 
@@ -651,8 +651,8 @@ class Site:
 
     # wills
 
-    def publish_will(self, client_id: str, node: str, testament: DirectoryWill) -> None:
-        self.wills.append((client_id, node, testament.life, testament.number))
+    def publish_will(self, client_id: str, node: str, directory_will: DirectoryWill) -> None:
+        self.wills.append((client_id, node, directory_will.life, directory_will.number))
 
     # looking
 
@@ -661,5 +661,5 @@ class Site:
         return [
             name
             for name, node in self.nodes.items()
-            if node.is_up and client_id in node.directory.holdings.held
+            if node.is_up and client_id in node.directory.ownership.held
         ]

@@ -212,7 +212,7 @@ def test_killed_node_comes_back(house: House, clients: Clients) -> None:
     epochs = known_epochs(house.root)
 
     house.b.kill()
-    house.root.wait_event("child.away", peer="b")
+    house.root.wait_event("child.disconnected", peer="b")
     send(pub, "b/x", range(501, 521))
     send(pub, "b/y", range(521, 541))
     house.a.wait_event("outbox.opened", zone="b")
@@ -320,7 +320,7 @@ def test_root_is_killed(house: House, clients: Clients) -> None:
     house.root.kill()
     try:
         for node in (house.a, house.b, house.edge):
-            node.wait_event("join.lost")
+            node.wait_event("join.disconnected")
         pub.publish("a/x", b"1", qos=2)
         pub.publish("a/b/x", b"2", qos=1)
         assert [b"1", b"2"] == sorted(message.payload for message in sub.take(2))
@@ -348,7 +348,7 @@ def test_root_is_killed(house: House, clients: Clients) -> None:
 
 def last_loss(node: NodeProcess) -> int:
     """Where the node's log says last that the parent is gone."""
-    return max(n for n, event in enumerate(node.events) if event["event"] == "join.lost")
+    return max(n for n, event in enumerate(node.events) if event["event"] == "join.disconnected")
 
 
 def test_root_restarts_while_a_child_is_away(house: House, clients: Clients) -> None:

@@ -289,7 +289,7 @@ def test_data_that_cannot_be_written(tmp_path: Path) -> None:
             a.start()
             a.wait_event("join.failed")
             root.wait_event("handover.rolled_back", zone="a")
-            unsaved = root.wait_event("state.unsaved")
+            unsaved = root.wait_event("state.write_failed")
             assert str(root.data / "state.json") in unsaved["reason"]
             client.publish("a/y", b"still", qos=1, retain=True)
             in_the_way[0].rmdir()
@@ -300,7 +300,7 @@ def test_data_that_cannot_be_written(tmp_path: Path) -> None:
         in_the_way[1].mkdir()
         root.kill()
         root.start()
-        a.wait_event("state.unsaved")
+        a.wait_event("state.write_failed")
         in_the_way[1].rmdir()
         a.wait_event("join.granted", zone="a", after=a.mark())
     finally:
@@ -442,7 +442,7 @@ def test_every_line_is_json(tmp_path: Path) -> None:
                     other.connect("same id")
                     client.expect_closed()
         root.kill()
-        a.wait_event("join.lost")
+        a.wait_event("join.disconnected")
         root.start()
         a.wait_event("join.granted", after=a.mark() - 1)
         a.terminate()

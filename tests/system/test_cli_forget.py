@@ -147,7 +147,7 @@ def test_one_that_was_forgotten_and_comes_back_joins_anew(family: Family) -> Non
         client.connect("roams", clean=False)
         client.subscribe(("a/now", 1))
         family.start("edge")
-        family["edge"].wait_event("member.returned", 30.0)
+        family["edge"].wait_event("member.rejoined", 30.0)
     family.meet("edge")
 
     def has_both() -> bool:

@@ -161,7 +161,7 @@ def test_nodes_that_run(pair: Pair, step: float) -> None:
         assert_answers(here, wire.publish("x/y", b"", qos=1, packet_id=9), wire.PUBACK)
         wait_for_upkeep(pair.a, 2)
         for node, mark in zip((pair.root, pair.a), marks, strict=True):
-            for event in ("link.closed", "child.away", "join.lost"):
+            for event in ("link.closed", "child.disconnected", "join.disconnected"):
                 assert not node.has_event(event, after=mark), node.tail()
         assert all(row["alive"] for row in as_json("tree", pair.root.grpc))
         watcher.ping()

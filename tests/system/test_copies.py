@@ -186,7 +186,7 @@ def test_killing_the_root_changes_no_path(site: Site) -> None:
     root.kill()
     try:
         for name in ("a", "edge"):
-            site.nodes[name].wait_event("join.lost")
+            site.nodes[name].wait_event("join.disconnected")
         assert before == path("a/b/path/2")
         late = site.client("edge", ("a/b/path/3", 1))
         assert before == path("a/b/path/3")

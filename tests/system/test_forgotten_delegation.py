@@ -123,7 +123,7 @@ def test_what_the_root_took_for_the_child_reaches_it(pair: Pair, comes_back_with
     publish(pair.root, "a/x", *stray)
     publish(pair.root, "a/value", b"set", retain=True)
     pair.heal()
-    event = pair.root.wait_event("zone.strays", zone="a")
+    event = pair.root.wait_event("zone.strays_forwarded", zone="a")
     assert 701 == event["messages"]
     publish(pair.root, "a/x", b"last")
 
@@ -179,7 +179,7 @@ def test_what_two_lives_of_the_root_took_for_the_child_reaches_it(
         pair.backup = tmp_path / f"backup of life {life}"
         output("backup", pair.root.grpc, pair.backup)
     pair.heal()
-    assert 150 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    assert 150 == pair.root.wait_event("zone.strays_forwarded", zone="a")["messages"]
     publish(pair.root, "a/x", b"last")
 
     assert [*sent, b"last"] == take(pair.a, "at a", b"last")
@@ -197,11 +197,11 @@ def test_what_a_life_of_the_root_has_handed_on_is_not_handed_on_again(
     pair.backup = tmp_path / "backup of a life"
     output("backup", pair.root.grpc, pair.backup)
     pair.heal()
-    assert 1 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    assert 1 == pair.root.wait_event("zone.strays_forwarded", zone="a")["messages"]
     pair.lose_root("backup")
     publish(pair.root, "a/x", b"second life")
     pair.heal()
-    assert 1 == pair.root.wait_event("zone.strays", zone="a")["messages"]
+    assert 1 == pair.root.wait_event("zone.strays_forwarded", zone="a")["messages"]
     publish(pair.root, "a/x", b"last")
 
     assert [b"first life", b"second life", b"last"] == take(pair.a, "at a", b"last")
@@ -219,7 +219,7 @@ def test_a_root_that_dies_while_it_gives_them_away_goes_on(pair: Pair) -> None:
     pair.root.kill()
     pair.root.start()
     wait_until(pair.is_whole, what="the child joined again")
-    pair.root.wait_event("zone.strays", zone="a")
+    pair.root.wait_event("zone.strays_forwarded", zone="a")
     publish(pair.root, "a/x", b"last")
 
     assert {*stray, b"last"} == set(take(pair.a, "at a", b"last"))
@@ -245,7 +245,7 @@ def test_a_restored_child_waits_for_its_parent_or_an_operator(pair: Pair, tmp_pa
     said = output("reclaim", pair.a.grpc, "a")
 
     assert "zone a is served by node a now" in said
-    pair.a.wait_event("zone.insisted", zone="a")
+    pair.a.wait_event("zone.forced", zone="a")
     assert is_serving(pair.a)
     assert b"kept" == retained(pair.a, "a/r")
     pair.root.start()

@@ -162,7 +162,7 @@ def test_invented_members_keep_nothing(house: tuple[NodeProcess, NodeProcess]) -
         )
         liar.start()
         DirectoryStub(channel).Ask(question, timeout=10)
-        root.wait_event("members.waiting")
+        root.wait_event("members.unreachable")
         for number, node in enumerate((root, b) * 20):
             with RawClient(node.mqtt) as client:
                 client.connect(f"durable-{number}", clean=False)

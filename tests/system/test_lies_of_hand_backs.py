@@ -166,7 +166,7 @@ def test_lies_of_a_hand_back_leave_nothing(root: NodeProcess) -> None:
         join(stub, f"127.0.0.1:{free_port()}")
         for lie, said in LIES.items():
             assert grpc.StatusCode.INVALID_ARGUMENT == give_back(stub, said), lie
-        assert root.has_event("child.lied", after=0)
+        assert root.has_event("child.invalid_message", after=0)
         assert give_back(stub, TRUE) == HandBackReply(committed=control_pb2.Committed(epoch=2))
     for _ in range(2):
         assert [""] == [row["zone"] for row in as_json("tree", root.grpc)]

@@ -211,7 +211,7 @@ def test_connect_timeout(node: NodeProcess) -> None:
     start(node, limits={"connect_timeout": "100ms"})
     with RawClient(node.mqtt) as c:
         c.expect_closed()
-    is_told(node, "limits.connect_timeout", "client.no_connect", "clients.no_connect")
+    is_told(node, "limits.connect_timeout", "client.connect_timeout", "clients.no_connect")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,11 @@ def test_session(node: NodeProcess, limits: dict[str, object]) -> None:
         assert [b"5", b"6", b"7"] == [message.payload[:1] for message in sub.take(3)]
         sub.ping()
     is_told(
-        node, "session_limits", "session.dropping", "session.dropped.queue_full", client_id="away"
+        node,
+        "session_limits",
+        "session.messages_dropped",
+        "session.dropped.queue_full",
+        client_id="away",
     )
     (row,) = as_json("tree", node.grpc, "-v")
     assert {"away": 5} == row["losses"]

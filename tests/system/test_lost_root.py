@@ -157,7 +157,7 @@ def test_the_lost_journal_is_not_read_from_the_new_one(house: House) -> None:
         pytest.raises(grpc.RpcError) as refused,
     ):
         ControlStub(channel).Read(request, timeout=30.0)
-    house.root.wait_event("root.renumbered")
+    house.root.wait_event("root.epoch_replaced")
 
     assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
 
@@ -243,7 +243,7 @@ def test_what_waits_elsewhere_for_a_client_that_begins_anew_comes(house: House) 
     house.root.start()
     subscribe(house.root, "moves", "a/x")
     house.a.resume()
-    house.root.wait_event("root.renumbered")
+    house.root.wait_event("root.epoch_replaced")
     house.root.wait_event("child.joined", zone="a")
     # Until all members answer the two sessions do not hear of each other.
     with RawClient(house.root.mqtt) as follows:
@@ -282,7 +282,7 @@ def test_invented_roots_restart_the_root_some_times_only(house: House) -> None:
             wait_until(house.is_whole, what="the root is back")
 
     assert "delete `data` of the node that says so" in details
-    assert 8 == sum(event["event"] == "root.renumbered" for event in house.root.events)
+    assert 8 == sum(event["event"] == "root.epoch_replaced" for event in house.root.events)
     wait_until(house.is_whole, what="all nodes joined again")
     subscribe(house.a, "works", "x/#")
     news = publish(house.root, "x/y", 0, 3)

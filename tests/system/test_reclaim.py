@@ -148,7 +148,7 @@ def test_sessions_go_on_after_a_reclaim_at_a_parent_that_is_not_the_root(
             publish(pub, ("a/b/x", b"with the dead node"))
         publish(pub, ("a/y", b"1"))
         line.ab.kill()
-        line.a.wait_event("child.away", peer="ab")
+        line.a.wait_event("child.disconnected", peer="ab")
         output("reclaim", line.a.grpc, "a/b")
         publish(pub, ("a/b/x", b"2"), ("a/y", b"3"))
         if is_away:
@@ -198,7 +198,7 @@ def test_frozen_node_is_fenced_at_first_contact(line: Line) -> None:
     talk(line.edge, line.edge, "a/x")
     line.a.pause()
     try:
-        line.root.wait_event("child.away", peer="a", timeout=20)
+        line.root.wait_event("child.disconnected", peer="a", timeout=20)
         output("reclaim", line.root.grpc, "a")
     finally:
         line.a.resume()

@@ -112,7 +112,7 @@ def test_signal(make: Make, number: signal.Signals) -> None:
         end = a.terminate if number == signal.SIGTERM else a.interrupt
         assert -number == end()
 
-        root.wait_event("child.away", peer="a")
+        root.wait_event("child.disconnected", peer="a")
         far.publish("end", b"", qos=1)
         assert "end" == far.take(1)[0].topic  # and no will before it
         far.send(wire.publish("a/x", b"waits", qos=1, packet_id=900))
@@ -328,7 +328,7 @@ def test_open_files_run_out(few_files: tuple[NodeProcess, NodeProcess], port: st
         assert not refused(node.mqtt, "after")
         far.publish("x", b"after", qos=1)
         assert b"after" == good.take(1)[0].payload
-    assert not child.has_event("join.lost")
+    assert not child.has_event("join.disconnected")
 
 
 @pytest.mark.parametrize("port", ["mqtt", "grpc"])
@@ -339,7 +339,7 @@ def test_a_crowd_leaves_files_for_the_journal(tmp_path: Path, port: str) -> None
     """
     node = FewFiles(tmp_path, topology("n", zone="", retention={"size": "1MiB"}))
     with node, client_of(node, "pub") as pub:
-        node.wait_event("files.few", limit="limits.connections")
+        node.wait_event("descriptors.low", limit="limits.connections")
         address = node.mqtt if port == "mqtt" else parse_address(node.grpc)
         crowd = [socket.create_connection(address, timeout=30) for _ in range(2 * OPEN_FILES)]
         try:

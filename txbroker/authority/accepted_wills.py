@@ -61,9 +61,9 @@ class AcceptedWills:
         self._own.clear()
         self._others.clear()
         self._told.clear()
-        self.learn(self._marks)
+        self.add(self._marks)
 
-    def learn(self, keys: Iterable[MarkKey]) -> None:
+    def add(self, keys: Iterable[MarkKey]) -> None:
         """Remember wills among marks that were loaded or received; their senders are unknown."""
         for key in keys:
             if will_of_mark(key) is not None:
@@ -84,7 +84,7 @@ class AcceptedWills:
             mark_of_will(will, apex) in self._marks for apex in apexes_around(topic)
         )
 
-    def begin(self, message: Message) -> bool:
+    def start(self, message: Message) -> bool:
         """Begin to accept a will; return False if it was accepted before, durable or not yet."""
         assert message.will is not None
         key = mark_of_will(message.will)
@@ -93,7 +93,7 @@ class AcceptedWills:
         self._open.add(key)
         return True
 
-    def settle(self, message: Message) -> None:
+    def finish(self, message: Message) -> None:
         """Mark the will as accepted: its record is as durable as it will be."""
         assert message.will is not None
         key = mark_of_will(message.will)

@@ -71,11 +71,11 @@ class Authority:
         self._journal = journal
         self._settling = CommitQueue()
         self.wills = AcceptedWills(self.marks)
-        self._bailiwick = ZoneScope(apex, table, router)
-        self._ours = self._bailiwick.ours
-        self.reception = EdgeRegistry(self, table, journal, self._bailiwick)
-        self.subtrees = SubtreeTransfer(self, table, journal, self._bailiwick)
-        self.outgoing: list[HandoverSource] = []
+        self._zone_scope = ZoneScope(apex, table, router)
+        self._ours = self._zone_scope.ours
+        self.reception = EdgeRegistry(self, table, journal, self._zone_scope)
+        self.subtrees = SubtreeTransfer(self, table, journal, self._zone_scope)
+        self.source: list[HandoverSource] = []
 
     # from the edges: publishes
 
@@ -97,18 +97,18 @@ class Authority:
         topic = message.topic
         if topic not in self._ours:
             verdict = (
-                self._bailiwick.judge(topic) if self.serving else PublishVerdict.NOT_AUTHORITATIVE
+                self._zone_scope.judge(topic) if self.serving else PublishVerdict.NOT_AUTHORITATIVE
             )
             if verdict is not TAKEN:
                 return verdict
-        if message.will is not None and not self.wills.begin(message):
+        if message.will is not None and not self.wills.start(message):
             if receipt is not None:
                 self._settling.add_receipt(receipt)
             return TAKEN
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
             if message.will is not None:
-                self.wills.settle(message)
+                self.wills.finish(message)
             self._deliver(Record(0, message))
             return TAKEN
         offset = self.offset = self._journal.append(message, key, sequence)
@@ -130,16 +130,16 @@ class Authority:
         Return False if some message must be refused or parked. `key`, `sequence`, `receipt`: see
         `publish`; `sequence` belongs to the last message.
         """
-        if not self.serving or not self._bailiwick.has(run):
+        if not self.serving or not self._zone_scope.has(run):
             return False
         if run.qos:
-            self.take_run(run, key, sequence, receipt)
+            self.append_run(run, key, sequence, receipt)
         else:
-            self.keep_qos0((run,))
+            self.append_qos0((run,))
             self._deliver_run(run)
         return True
 
-    def take_run(
+    def append_run(
         self,
         run: Run,
         key: MarkKey | None = None,
@@ -157,16 +157,16 @@ class Authority:
             self.on_durable(last)
 
     @property
-    def keeps_qos0(self) -> bool:
+    def stores_qos0(self) -> bool:
         """True if messages of QoS 0 become records too."""
-        return self._journal.keeps_qos0
+        return self._journal.stores_qos0
 
-    def keep_qos0(self, runs: Sequence[Run]) -> None:
+    def append_qos0(self, runs: Sequence[Run]) -> None:
         """Append runs of QoS 0 if the journal stores QoS 0; the caller delivers them at once."""
         self.offset = self._journal.append_qos0(runs) or self.offset
 
     @property
-    def settles_at(self) -> int:
+    def durable_at(self) -> int:
         """Return the offset at which all accepted publishes are durable."""
         return self._settling.last
 
@@ -196,7 +196,7 @@ class Authority:
         return self._journal.predecessor
 
     @property
-    def passages(self) -> tuple[EpochTransition, ...]:
+    def transitions(self) -> tuple[EpochTransition, ...]:
         """Return the last epoch transitions of the zone's topics, in order."""
         return self._table.passages()
 
@@ -229,7 +229,7 @@ class Authority:
                 what()
             else:
                 if what.message.will is not None:
-                    self.wills.settle(what.message)
+                    self.wills.finish(what.message)
                 self._deliver(what)
         if runs:
             self._deliver_runs(runs)
@@ -239,7 +239,7 @@ class Authority:
         if message.retain:
             self._retain(record)
         for peer in self.peers.receivers(message.topic):
-            self._give(peer, record)
+            self._deliver_to(peer, record)
 
     def _deliver_runs(self, runs: list[Run]) -> None:
         sole = self.peers.sole(runs)
@@ -254,11 +254,11 @@ class Authority:
             for peer in peers:
                 if peer.unclaimed:
                     for index in range(part.count):
-                        self._give(peer, Record(part.offset(index), part.message(index)))
+                        self._deliver_to(peer, Record(part.offset(index), part.message(index)))
                 elif peer.port is not None:
                     peer.port.deliver_runs([part])
 
-    def _give(self, peer: EdgePeer, record: Record) -> None:
+    def _deliver_to(self, peer: EdgePeer, record: Record) -> None:
         if peer.unclaimed and peer.is_waiting_for(record):
             self.unclaimed_qos0 += not record.message.qos
         elif peer.port is not None:
@@ -280,17 +280,17 @@ class Authority:
             self.retained.remove(topic)
         else:
             self.retained.remove(topic)  # [MQTT-3.3.1-10]
-        self._journal.note_retained((topic,))
-        for outgoing in self.outgoing:
-            outgoing.note(topic)
+        self._journal.mark_retained_changed((topic,))
+        for source in self.source:
+            source.mark_changed(topic)
 
     def expire_retained(self) -> None:
         """Remove the retained messages whose interval has passed; called now and then."""
         topics = self.retained.take_expired()
-        self._journal.note_retained(topics)
+        self._journal.mark_retained_changed(topics)
         for topic in topics:
-            for outgoing in self.outgoing:
-                outgoing.note(topic)
+            for source in self.source:
+                source.mark_changed(topic)
 
     def _has_room_for(self, message: Message) -> bool:
         """True if the zone may retain the message in place of the topic's earlier value."""
@@ -325,21 +325,21 @@ class Authority:
 
     def announce(self, cut: ZoneCut) -> None:
         """Announce a cut to every connected edge, in its delivery stream."""
-        self._bailiwick.judge_anew()
-        self.in_order(lambda: self._tell(lambda port: port.tell_cut(cut)))
+        self._zone_scope.judge_anew()
+        self.in_order(lambda: self._notify(lambda port: port.announce_cut(cut)))
 
     def announce_found(self, cut: ZoneCut) -> None:
         """
         Announce a cut that this node had forgotten: the cut's owner has inherited no edge from
         here.
         """
-        self._bailiwick.judge_anew()
-        self.in_order(lambda: self._tell(lambda port: port.tell_found(cut)))
+        self._zone_scope.judge_anew()
+        self.in_order(lambda: self._notify(lambda port: port.announce_forgotten_cut(cut)))
 
     def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """Announce the end of a delegation or of the zone itself to every connected edge."""
-        self._bailiwick.judge_anew()
-        self.in_order(lambda: self._tell(lambda port: port.tell_gone(apex, epoch, offset)))
+        self._zone_scope.judge_anew()
+        self.in_order(lambda: self._notify(lambda port: port.announce_end(apex, epoch, offset)))
 
     def suspend(self) -> None:
         """
@@ -356,42 +356,42 @@ class Authority:
         self.suspend()
         self.in_order(lambda: self.discard_retained(self.apex))
 
-    def open(self, epoch: int, incoming: ReceivedZone | None = None) -> None:
+    def open(self, epoch: int, received_zone: ReceivedZone | None = None) -> None:
         """Serve the zone from now on; a new epoch begins with new offsets."""
         if epoch != self.epoch:
             self.serving = False
             self.peers.forget_all("the zone begins a new epoch")
-            self._recover(epoch, incoming)
+            self._recover(epoch, received_zone)
         self.epoch = epoch
         self.serving = True
-        self._bailiwick.judge_anew()
-        if incoming is not None:
-            self.absorb(self.apex, incoming)
+        self._zone_scope.judge_anew()
+        if received_zone is not None:
+            self.absorb(self.apex, received_zone)
 
     def discard_retained(self, apex: str) -> None:
         """Discard the retained messages of a subtree, which are its new owner's."""
         topics = list(self.retained.topics(apex))
         self.retained.discard_within(apex)
-        self._journal.note_retained(topics)
+        self._journal.mark_retained_changed(topics)
 
-    def absorb(self, apex: str, incoming: ReceivedZone) -> None:
+    def absorb(self, apex: str, received_zone: ReceivedZone) -> None:
         """Add the state of a subtree that another node served until now."""
         self.retained.discard_within(apex)
-        for message in incoming.retained.values():
+        for message in received_zone.retained.values():
             self.retained.set(message)
         # A mark that came back is older than this zone's own: the earlier handover had carried it
         # away.
         news = {
             key: last
-            for key, last in incoming.marks.items()
+            for key, last in received_zone.marks.items()
             if last > self.marks.get(key, 0) and not self.wills.is_known(key)
         }
         self.marks.update(news)
-        self.wills.learn(news)
-        for interest in incoming.interests:
+        self.wills.add(news)
+        for interest in received_zone.interests:
             self.peers.inherit(apex, interest, self.delivered)
-        self._bailiwick.judge_anew()
-        self._journal.note_absorbed(apex, news)
+        self._zone_scope.judge_anew()
+        self._journal.store_absorbed(apex, news)
 
     def unclaimed(self) -> Iterable[Unclaimed]:
         """
@@ -402,10 +402,10 @@ class Authority:
 
     # internal
 
-    def _recover(self, epoch: int, incoming: ReceivedZone | None) -> None:
+    def _recover(self, epoch: int, received_zone: ReceivedZone | None) -> None:
         came_from = None
-        if incoming is not None and incoming.predecessor is not None:
-            zone, before, offset = incoming.predecessor
+        if received_zone is not None and received_zone.predecessor is not None:
+            zone, before, offset = received_zone.predecessor
             came_from = LogPosition(JournalId(zone, before), offset)
         state = self._journal.open(epoch, came_from)
         self.offset = self._journal.offset
@@ -414,9 +414,11 @@ class Authority:
         for name, packed in state.retained.items():
             topic = name.decode()
             if not self._table.lookup(topic):
-                self.retained.put(name, packed)
+                self.retained.retain(name, packed)
             else:
-                self._journal.note_retained((topic,))  # the message moved along with the cut
+                self._journal.mark_retained_changed(
+                    (topic,)
+                )  # the message moved along with the cut
         # Marks of an earlier epoch in this process must go: the store has discarded them too.
         self.marks.clear()
         self.marks.update(state.marks)
@@ -424,5 +426,5 @@ class Authority:
         for known in state.unclaimed:
             self.peers.restore(known)
 
-    def _tell(self, say: Callable[[EdgePort], None]) -> None:
+    def _notify(self, say: Callable[[EdgePort], None]) -> None:
         run_all(partial(say, port) for port in self.peers.ports())

@@ -44,23 +44,23 @@ class EdgePort(Protocol):
         Return the sender for immediate QoS 0; None if an earlier message must go first or wait.
         """
 
-    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
+    def confirm_interest(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         """
         Confirm an interest: its messages count from here, or from the later position of the answer.
 
         The answer carries the matching retained messages if the edge asked for them.
         """
 
-    def tell_cut(self, cut: ZoneCut) -> None:
+    def announce_cut(self, cut: ZoneCut) -> None:
         """Announce that another node serves this apex from here on."""
 
-    def tell_found(self, cut: ZoneCut) -> None:
+    def announce_forgotten_cut(self, cut: ZoneCut) -> None:
         """
         Announce that another node has served this apex for long: deliveries of the apex here are
         void.
         """
 
-    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """
         Announce the end of a delegation: of the zone itself, or of a cut.
 

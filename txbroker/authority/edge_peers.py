@@ -246,7 +246,7 @@ class EdgePeers:
             self._sets.clear()
             self._sets_size = 0
 
-    def wanted(self, peer: EdgePeer, records: Iterable[Record]) -> list[Record]:
+    def wanted_records(self, peer: EdgePeer, records: Iterable[Record]) -> list[Record]:
         """Return the records that the edge shall get."""
         return [
             record

@@ -91,13 +91,13 @@ class EdgeRegistry:
         authority: ServedZone,
         table: DelegationTable,
         journal: ZoneJournal,
-        bailiwick: ZoneScope,
+        zone_scope: ZoneScope,
     ) -> None:
         self._authority = authority
         self._peers = authority.peers
         self._table = table
         self._journal = journal
-        self._bailiwick = bailiwick
+        self._zone_scope = zone_scope
 
     # an edge's link opens and closes
 
@@ -184,7 +184,7 @@ class EdgeRegistry:
             claimed = peer.claim(greeting)
         catch_up = self._catch_up(claimed, greeting.position)
         start = self._authority.delivered if catch_up.after is None else catch_up.after
-        self._journal.note_edge(peer.edge, start)
+        self._journal.add_edge(peer.edge, start)
         return peer, catch_up
 
     def returned(self, greeting: EdgeGreeting) -> list[ReturnedZone]:
@@ -231,9 +231,9 @@ class EdgeRegistry:
         """Return the next chunk of a catch-up, and the chunk's records that the edge gets."""
         chunk = self._journal.read(after, through)
         due = [record for record in chunk.records if catch_up.has(record)]
-        return chunk, self._peers.wanted(peer, due)
+        return chunk, self._peers.wanted_records(peer, due)
 
-    def keep(
+    def set_low_water(
         self,
         peer: EdgePeer,
         places: dict[JournalId, int],
@@ -250,8 +250,8 @@ class EdgeRegistry:
         if claims:
             part = JournalId(authority.apex, authority.epoch)
             places = {**places, part: min(*claims, places.get(part, authority.delivered))}
-        self._journal.keep(peer.edge, places, holders)
-        if not self._bailiwick.is_fenced:
+        self._journal.set_low_water(peer.edge, places, holders)
+        if not self._zone_scope.is_fenced:
             self._journal.when_kept(kept)
 
     # interest of an edge
@@ -259,7 +259,7 @@ class EdgeRegistry:
     def add_interest(self, peer: EdgePeer, topic_filter: str, request: int, retained: bool) -> None:
         """Add a filter and queue the answer in the edge's stream; a fence parks the request."""
         port = peer.port
-        if self._bailiwick.is_fenced and self._bailiwick.park(
+        if self._zone_scope.is_fenced and self._zone_scope.park(
             ParkedInterest(peer, port, topic_filter, request, retained)
         ):
             return
@@ -273,14 +273,14 @@ class EdgeRegistry:
         self, peer: EdgePeer, topic_filter: str
     ) -> Iterator[Message | None] | None:
         """Add a filter and return its retained messages at once; None if an answer must wait."""
-        if self._bailiwick.is_fenced or not self._authority.is_settled:
+        if self._zone_scope.is_fenced or not self._authority.is_settled:
             return None
         self._peers.add_filter(peer, topic_filter)
         return self._authority.retained.walk(topic_filter)
 
     def remove_interest(self, peer: EdgePeer, topic_filter: str) -> None:
         """Remove a filter that the edge's last client has left."""
-        self._bailiwick.withdraw(peer, topic_filter)
+        self._zone_scope.withdraw(peer, topic_filter)
         self._peers.remove_filter(peer, topic_filter)
 
     # internal
@@ -299,7 +299,7 @@ class EdgeRegistry:
         before = peer.open_claims()
         yield
         if peer.open_claims() != before:
-            self._journal.note_unclaimed((peer.edge,))
+            self._journal.store_unclaimed((peer.edge,))
 
     def _catch_up(self, claimed: dict[str, int], position: int | None) -> EdgeCatchUp:
         starts = list(claimed.values()) + ([] if position is None else [position])
@@ -314,5 +314,5 @@ class EdgeRegistry:
     ) -> None:
         if peer.port is port:
             authority = self._authority
-            asked = authority.retained.ask(topic_filter) if retained else None
-            port.answer(request, authority.delivered, asked)
+            asked = authority.retained.query(topic_filter) if retained else None
+            port.confirm_interest(request, authority.delivered, asked)

@@ -43,7 +43,7 @@ class HandoverSource:
         """Yield the present retained messages; later changes come with `rest`."""
         return in_parts(list(self._authority.retained.within(self.apex)))
 
-    def note(self, topic: str) -> None:
+    def mark_changed(self, topic: str) -> None:
         """Note that the retained message of a topic changed."""
         if is_within(topic, self.apex):
             self._changed.add(topic)

@@ -108,9 +108,9 @@ class RetainedMessages:
 
     def set(self, message: Message) -> None:
         """Retain the message as its topic's last one."""
-        self.put(message.topic.encode(), pack(message, self.now()))
+        self.retain(message.topic.encode(), pack(message, self.now()))
 
-    def put(self, name: bytes, packed: StoredValue) -> None:
+    def retain(self, name: bytes, packed: StoredValue) -> None:
         """Retain a message in its stored form."""
         kept = self.keep(packed)
         before = self._tree.put(name, kept)
@@ -121,7 +121,7 @@ class RetainedMessages:
             self.size -= _size(name, before)
             self._shown.pop(name, None)
         for gathering in self._gathered:
-            gathering.note(name)
+            gathering.mark_changed(name)
 
     def take_expired(self) -> list[str]:
         """Remove the messages whose interval has passed, and return their topics."""
@@ -157,7 +157,7 @@ class RetainedMessages:
             self.size -= _size(name, before)
             self._shown.pop(name, None)
             for gathering in self._gathered:
-                gathering.note(name)
+                gathering.mark_changed(name)
 
     def match(self, topic_filter: str) -> Iterator[Message]:
         """Yield the messages that a new subscription to the filter gets."""
@@ -169,7 +169,7 @@ class RetainedMessages:
         """
         return (None if one is None else self._show(*one) for one in self._tree.walk(topic_filter))
 
-    def ask(self, topic_filter: str) -> RetainedQuery:
+    def query(self, topic_filter: str) -> RetainedQuery:
         """Return a query for the filter, to walk or to gather."""
         return RetainedQuery(self, topic_filter)
 
@@ -256,9 +256,9 @@ class RetainedCollection:
                 self._packed.append(found[1])
                 self._count += 1
             if self._changed:
-                self._look_again()
+                self._refresh_changed()
             yield
-        self._look_again()
+        self._refresh_changed()
         self._is_whole = True
         # New topics that the walk had already passed, unless they were removed again.
         late = [self._tree.entry(name) for name in self._late if not self._has(name)]
@@ -269,7 +269,7 @@ class RetainedCollection:
         self._names.reverse()
         self._packed.reverse()
 
-    def take(self, count: int) -> list[Message]:
+    def next_batch(self, count: int) -> list[Message]:
         """Return the next messages, `count` at most; each is returned once."""
         taken: list[Message] = []
         while self._names and len(taken) < count:
@@ -279,14 +279,14 @@ class RetainedCollection:
         self._count -= len(taken)
         return taken
 
-    def note(self, name: bytes) -> None:
+    def mark_changed(self, name: bytes) -> None:
         """Note that the retained message of a topic has changed."""
         if not self._is_whole and matches(self._filter, name.decode()):
             self._changed.add(name)
 
     # internal
 
-    def _look_again(self) -> None:
+    def _refresh_changed(self) -> None:
         """Update changed topics that the walk has found; the walk may still find the others."""
         changed, self._changed = self._changed, set()
         for name in changed:

@@ -8,8 +8,8 @@ publish. The steps:
 - away: `prepare` begins the bulk copy, and the subtree stays served. `fence` parks publishes and
   interests. `complete` announces the cut after the parent's commit; `roll_back` serves the subtree
   on.
-- back: `lacks_room` names the bound that the subtree would pass. `hold` fences the returned subtree
-  while its edges claim it. `let_go` serves the subtree.
+- back: `lacks_room` names the bound that the subtree would pass. `fence_returned` fences the
+  returned subtree while its edges claim it. `release` serves the subtree.
 - `reclaim`: a lost node's subtree comes back without state, and is served at once.
 """
 
@@ -39,11 +39,11 @@ class DividedZone(HandedZone, Protocol):
         """True if the zone is served here."""
 
     @property
-    def settles_at(self) -> int:
+    def durable_at(self) -> int:
         """Return the offset at which all accepted publishes are durable."""
 
     @property
-    def outgoing(self) -> list[HandoverSource]:
+    def source(self) -> list[HandoverSource]:
         """Return the handovers under way; each is notified of changed retained messages."""
 
     @property
@@ -75,13 +75,13 @@ class SubtreeTransfer:
         authority: DividedZone,
         table: DelegationTable,
         journal: ZoneJournal,
-        bailiwick: ZoneScope,
+        zone_scope: ZoneScope,
     ) -> None:
         self._authority = authority
         self._peers = authority.peers
         self._table = table
         self._journal = journal
-        self._bailiwick = bailiwick
+        self._zone_scope = zone_scope
 
     # a subtree moves away
 
@@ -91,27 +91,27 @@ class SubtreeTransfer:
 
     def prepare(self, apex: str) -> HandoverSource:
         """Begin a handover of the subtree, which stays served until the fence."""
-        outgoing = HandoverSource(self._authority, apex)
-        self._authority.outgoing.append(outgoing)
-        return outgoing
+        source = HandoverSource(self._authority, apex)
+        self._authority.source.append(source)
+        return source
 
-    def fence(self, outgoing: HandoverSource) -> int:
+    def fence(self, source: HandoverSource) -> int:
         """
         Fence the subtree; return the offset of the last QoS 1 or 2 record before the fence.
 
         A QoS 0 offset would never be reached: a position counts QoS 1 and 2 only, so a waiter would
         wait for ever. The rest may be copied when all earlier publishes have settled (`in_order`).
         """
-        self._bailiwick.fence(outgoing.apex)
-        return self._authority.settles_at
+        self._zone_scope.fence(source.apex)
+        return self._authority.durable_at
 
-    def roll_back(self, outgoing: HandoverSource) -> None:
+    def roll_back(self, source: HandoverSource) -> None:
         """Roll the handover back; this node serves the subtree on."""
-        self._end(outgoing)
+        self._end(source)
 
-    def complete(self, outgoing: HandoverSource) -> None:
+    def complete(self, source: HandoverSource) -> None:
         """Complete the handover after the parent's commit, and announce the cut to every edge."""
-        apex = outgoing.apex
+        apex = source.apex
         if apex == self._authority.apex:
             self._authority.close()
         else:
@@ -124,11 +124,11 @@ class SubtreeTransfer:
             cut = self._table.get(apex)
             if cut is not None:
                 self._authority.announce(cut.cut)
-        self._end(outgoing)
+        self._end(source)
 
     # a subtree comes back
 
-    def lacks_room(self, apex: str, incoming: ReceivedZone, edges: Collection[str]) -> str:
+    def lacks_room(self, apex: str, received_zone: ReceivedZone, edges: Collection[str]) -> str:
         """
         Return what of an arriving subtree passes a bound here, with the remedy; "": nothing.
 
@@ -136,13 +136,13 @@ class SubtreeTransfer:
         unless all of the zone arrives and replaces them.
         """
         authority, is_anew = self._authority, apex == self._authority.apex
-        streams = [key for key in incoming.marks if will_of_mark(key) is None]
+        streams = [key for key in received_zone.marks if will_of_mark(key) is None]
         if not authority.reception.may_come(edges):
             return "edges; let lost ones go: txbroker forget"
         if not authority.reception.may_begin(streams, is_anew=is_anew):
             return "duplicate marks; let lost nodes go: txbroker forget"
         messages, size = authority.most_retained
-        arriving = incoming.retained.values()
+        arriving = received_zone.retained.values()
         messages -= len(arriving) + (0 if is_anew else len(authority.retained))
         size -= sum(len(one.topic.encode()) + len(one.payload) for one in arriving)
         size -= 0 if is_anew else authority.retained.size
@@ -154,20 +154,20 @@ class SubtreeTransfer:
         """True if there is room for what edges may need of the subtree from its reclaim on."""
         return self._journal.has_room_to_reserve(apex)
 
-    def hold(self, apex: str) -> None:
+    def fence_returned(self, apex: str) -> None:
         """
-        Fence a subtree that has come back, until `let_go`.
+        Fence a subtree that has come back, until `release`.
 
         The connected edges claim it first. Otherwise a record could lie below the position of an
         edge that had not heard of the return.
         """
-        self._bailiwick.fence(apex)
+        self._zone_scope.fence(apex)
 
     def is_claimed(self, apex: str) -> bool:
         """True if all connected edges have claimed what they inherited of the subtree."""
         return not self._peers.await_claims(apex, connected=True)
 
-    def let_go(self, apex: str) -> None:
+    def release(self, apex: str) -> None:
         """Serve the subtree from now on."""
         self._lift(apex)
 
@@ -180,18 +180,18 @@ class SubtreeTransfer:
         """
         offset = self._table.reclaimed_at()[apex]
         self._peers.reclaim(apex, offset)
-        self._journal.note_unclaimed([peer.edge for peer in self._peers])
-        self._journal.note_reclaimed(apex, offset)
+        self._journal.store_unclaimed([peer.edge for peer in self._peers])
+        self._journal.reserve_reclaimed(apex, offset)
         self._authority.announce_end(apex, epoch, offset)
 
     # internal
 
-    def _end(self, outgoing: HandoverSource) -> None:
-        self._authority.outgoing.remove(outgoing)
-        self._lift(outgoing.apex)
+    def _end(self, source: HandoverSource) -> None:
+        self._authority.source.remove(source)
+        self._lift(source.apex)
 
     def _lift(self, apex: str) -> None:
-        authority, parked = self._authority, self._bailiwick.lift(apex)
+        authority, parked = self._authority, self._zone_scope.lift(apex)
         if authority.serving:
             for asked in parked:
                 if asked.port is asked.peer.port:

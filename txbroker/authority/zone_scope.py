@@ -57,7 +57,7 @@ class ZoneScope:
 
     def has(self, run: Run) -> bool:
         """True if the zone accepts all topics of the run, while the zone is served."""
-        return self._router.taken(run, TAKEN) == run.count
+        return self._router.accepted_count(run, TAKEN) == run.count
 
     # fences
 

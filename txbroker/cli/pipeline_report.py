@@ -171,7 +171,7 @@ def traffic(
 
     def run(spark: SparkSession, _: object) -> str:
         from txbroker.pipeline.jobs.traffic import traffic as count_up
-        from txbroker.pipeline.source.error_reasons import told_at
+        from txbroker.pipeline.source.error_reasons import converted_errors
 
         nonlocal count
         seconds = None if window is None else window.total_seconds()
@@ -179,7 +179,7 @@ def traffic(
         table = count_up(messages, ledger, depth=depth, window=seconds, owners=source.owners())
         if out is not None:
             _check_new(out)
-            with told_at(out):
+            with converted_errors(out):
                 table.write.parquet(out)
             table = spark.read.parquet(out)
         table = table.localCheckpoint()

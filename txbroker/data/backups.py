@@ -89,7 +89,7 @@ class Backups:
         self._is_running = True
         try:
             with _open_all(self._folder, self._extents()) as files:
-                part = self._begin(target, sum(file.size for file in files))
+                part = self._create_folder(target, sum(file.size for file in files))
                 marker = {"format": FORMAT, "time": self._now()}
                 return await _in_thread(lambda ended: _copy(files, part, target, marker, ended))
         except OSError as error:
@@ -97,7 +97,7 @@ class Backups:
         finally:
             self._is_running = False
 
-    def _begin(self, target: Path, size: int) -> Path:
+    def _create_folder(self, target: Path, size: int) -> Path:
         """Create and return the folder to copy into first."""
         folder = self._folder.resolve()
         if not target.is_absolute():

@@ -57,7 +57,7 @@ class DataDirectory:
         durability: str,
         sync_interval: float,
         segment_bytes: int,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         timers: Timers,
         on_full: Callable[[bool, str], None],
         on_failed: Callable[[StoreError], None],
@@ -70,10 +70,10 @@ class DataDirectory:
         self.committer = Committer(
             durability=Durability(durability),
             sync_interval=sync_interval,
-            mark_dirty=turn.mark_dirty,
+            mark_dirty=flush_queue.mark_dirty,
             in_thread=self._thread.run,
             timers=timers,
-            end_turn=turn.end,
+            end_turn=flush_queue.end,
             on_full=on_full,
             on_failed=on_failed,
             on_written=on_written,
@@ -88,7 +88,7 @@ class DataDirectory:
         self._scan = self._verify()
         self.attic = ValueFile(data)
         self.tables = LogTables(
-            self._tables_log, self.committer, wall, keeps={RETAINED: self.attic.keep}
+            self._tables_log, self.committer, wall, keeps={RETAINED: self.attic.store}
         )
         self.lived = LivedTime(
             self.tables.table("lived"), now=timers.now, wall=wall, last=self._tables_log.time
@@ -151,7 +151,7 @@ class DataDirectory:
             rest=part.log.size_above(found.through),
         )
 
-    def keep_ledger(
+    def open_ledger(
         self, *, is_copy: bool, is_full: Callable[[], bool], counters: Counters
     ) -> None:
         """
@@ -175,7 +175,7 @@ class DataDirectory:
             on_trimmed=_on_trimmed,
         )
 
-    def keep_no_ledger(self) -> None:
+    def disable_ledger(self) -> None:
         """Note that the node runs without a ledger now."""
         pause(self.tables.table(FOLDER))
 
@@ -219,8 +219,8 @@ class DataDirectory:
 
     def close(self) -> None:
         """Write and sync all data; raises `StoreError`."""
-        self.lived.note()
-        self.message_clock.note()
+        self.lived.store()
+        self.message_clock.store()
         try:
             self.committer.close()
         finally:

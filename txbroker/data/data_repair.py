@@ -62,7 +62,7 @@ def _repair_log(folder: Path) -> list[str]:
     if highest > following or not good:
         # The empty segment must precede the cut: after a crash in between, no other file would name
         # the highest used number.
-        begun = _begin_at(folder, good[-1].segment if good else None, following, highest)
+        begun = _create_segment_at(folder, good[-1].segment if good else None, following, highest)
     lines = _cut_off(bad, following)
     if is_missing:
         path = segment_path(folder, latest)
@@ -87,7 +87,7 @@ def _cut_off(bad: list[SegmentScan], following: int) -> list[str]:
         return []
     lines = [f"{bad[0].segment.path}: cut off after entry {following - 1}"]
     if bad[0].has_head:
-        lines += _keep_rest(bad[0])
+        lines += _save_rest(bad[0])
         bad = bad[1:]
     for scan in reversed(bad):
         kept_in = _free_name(scan.segment.path)
@@ -96,7 +96,7 @@ def _cut_off(bad: list[SegmentScan], following: int) -> list[str]:
     return lines
 
 
-def _keep_rest(scan: SegmentScan) -> list[str]:
+def _save_rest(scan: SegmentScan) -> list[str]:
     """Move the rest of a segment behind its last good entry into a file of its own."""
     path, size = scan.segment.path, scan.size - scan.position
     if not size:
@@ -121,7 +121,7 @@ def _free_name(path: Path) -> Path:
     return name
 
 
-def _begin_at(folder: Path, before: Segment | None, following: int, first: int) -> int:
+def _create_segment_at(folder: Path, before: Segment | None, following: int, first: int) -> int:
     """
     Create an empty segment durably, so that the log continues with the number `first`; return it.
 

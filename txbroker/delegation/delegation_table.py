@@ -93,7 +93,7 @@ class DelegationTable:
         self._epochs: dict[str, int] = {}
         self._reclaimed: tuple[ZoneCut, ...] = ()
         self._reclaimed_at: dict[str, int] = {}
-        self._passages: tuple[EpochTransition, ...] = ()
+        self._transitions: tuple[EpochTransition, ...] = ()
         self._longest = 0
         self.restore(state or DelegationState())
 
@@ -164,7 +164,7 @@ class DelegationTable:
 
     def passages(self) -> tuple[EpochTransition, ...]:
         """Return the last epoch transitions of the zone's topics, in order."""
-        return self._passages
+        return self._transitions
 
     def ended_around(self, apex: str) -> dict[str, int]:
         """Return the ended zones strictly between this zone and `apex`, with their last epochs."""
@@ -184,7 +184,9 @@ class DelegationTable:
             delegations=tuple(d for a, d in self._delegations.items() if is_below(a, apex)),
             epochs={a: epoch for a, epoch in self._epochs.items() if is_below(a, apex)},
             reclaimed=tuple(cut for cut in self._reclaimed if is_below(cut.apex, apex)),
-            passages=tuple(passage for passage in self._passages if passage.concerns(apex)),
+            passages=tuple(
+                transition for transition in self._transitions if transition.affects(apex)
+            ),
         )
 
     # from the control plane: changes
@@ -202,14 +204,14 @@ class DelegationTable:
             for apex, offset in self._reclaimed_at.items()
             if not is_within(apex, cut.apex)
         }
-        self._note_epoch(cut)
+        self._record_epoch(cut)
         self._measure()
 
-    def note(self, passage: EpochTransition) -> None:
+    def record_transition(self, transition: EpochTransition) -> None:
         """Remember that topics of the zone continue in another journal."""
-        self._remember((passage,))
+        self._remember((transition,))
 
-    def tell_below(self, apex: str, epoch: int, below: Iterable[ZoneCut]) -> bool:
+    def store_cuts_below(self, apex: str, epoch: int, below: Iterable[ZoneCut]) -> bool:
         """
         Store the cuts below the child's zone that the child at `apex` and `epoch` reports.
 
@@ -221,7 +223,7 @@ class DelegationTable:
             return False
         self._delegations[apex] = attrs.evolve(entry, below=news)
         for cut in news:
-            self._note_epoch(cut)
+            self._record_epoch(cut)
         return True
 
     def release(self, apex: str, subtree: DelegationState) -> None:
@@ -255,7 +257,7 @@ class DelegationTable:
             if known is None and entry.cut.epoch > self.epoch_of(entry.cut.apex):
                 self.commit(entry.cut, entry.below)
 
-    def settle(self, apex: str, node: str) -> bool:
+    def close_branch(self, apex: str, node: str) -> bool:
         """
         Forget the node's reclaimed branches of the apex; return True if such a branch was open.
         """
@@ -264,7 +266,7 @@ class DelegationTable:
         self._reclaimed = left
         return is_news
 
-    def note_renewal(self, apex: str, before: int, after: int) -> None:
+    def record_renewal(self, apex: str, before: int, after: int) -> None:
         """
         Note that the zone, or a zone below, continues at the epoch `after`: its node was restored.
         """
@@ -272,17 +274,17 @@ class DelegationTable:
             LogPosition(JournalId(apex, before), END),
             LogPosition(JournalId(apex, after), 0),
         )
-        self.note(EpochTransition(apex=apex, left=left, entered=entered))
+        self.record_transition(EpochTransition(apex=apex, left=left, entered=entered))
 
-    def begin_behind(self, apex: str, before: int, after: int) -> None:
+    def prepend_part(self, apex: str, before: int, after: int) -> None:
         """
         Put the part `before` of the zone, which another node had, ahead of all known transitions.
         """
-        known, self._passages = self._passages, ()
-        self.note_renewal(apex, before, after)
+        known, self._transitions = self._transitions, ()
+        self.record_renewal(apex, before, after)
         self._remember(known)
 
-    def begin_anew(self) -> None:
+    def reset_offsets(self) -> None:
         """
         Reset the offsets of reclaimed apexes: the zone continues in a part whose offsets begin at
         1.
@@ -297,17 +299,17 @@ class DelegationTable:
         def renumbered(place: LogPosition) -> LogPosition:
             return place._replace(part=part._replace(epoch=epoch)) if place.part == part else place
 
-        self._passages = tuple(
+        self._transitions = tuple(
             attrs.evolve(known, left=renumbered(known.left), entered=renumbered(known.entered))
-            for known in self._passages
+            for known in self._transitions
         )
 
-    def take_over(self, subtree: DelegationState) -> None:
+    def replace_all(self, subtree: DelegationState) -> None:
         """Replace all delegations by those of the zone's earlier owner, `subtree`."""
         self._forget_delegations()
         self._merge(subtree)
 
-    def lose(self) -> None:
+    def forget_all(self) -> None:
         """Forget the delegations, which are another owner's now; epochs stay remembered."""
         self._forget_delegations()
         self._measure()
@@ -319,7 +321,7 @@ class DelegationTable:
             epochs=dict(self._epochs),
             reclaimed=self._reclaimed,
             reclaimed_at=dict(self._reclaimed_at),
-            passages=self._passages,
+            passages=self._transitions,
         )
 
     def restore(self, state: DelegationState) -> None:
@@ -328,7 +330,7 @@ class DelegationTable:
         self._epochs = dict(state.epochs)
         self._reclaimed = state.reclaimed
         self._reclaimed_at = dict(state.reclaimed_at)
-        self._passages = state.passages
+        self._transitions = state.passages
         self._measure()
 
     def check(self) -> None:
@@ -347,7 +349,7 @@ class DelegationTable:
         for apex in self._reclaimed_at:
             owner = self.lookup(apex)
             holds(self, 15, "what was reclaimed is the zone's own", owner is None, apex, owner)
-        ordered(self, 34, "passages are bounded", len(self._passages), PASSAGES)
+        ordered(self, 34, "passages are bounded", len(self._transitions), PASSAGES)
 
     # internal
 
@@ -355,23 +357,23 @@ class DelegationTable:
         self._delegations = {}
         self._reclaimed = ()
         self._reclaimed_at = {}
-        self._passages = ()
+        self._transitions = ()
 
     def _merge(self, subtree: DelegationState) -> None:
         for entry in subtree.delegations:
             self._delegations[entry.cut.apex] = entry
             for cut in (entry.cut, *entry.below):
-                self._note_epoch(cut)
+                self._record_epoch(cut)
         for apex, epoch in subtree.epochs.items():
             self._epochs[apex] = max(self._epochs.get(apex, 0), epoch)
         self._reclaimed += tuple(cut for cut in subtree.reclaimed if cut not in self._reclaimed)
         self._remember(subtree.passages)
         self._measure()
 
-    def _remember(self, passages: Iterable[EpochTransition]) -> None:
-        self._passages = tuple(dict.fromkeys((*self._passages, *passages)))[-PASSAGES:]
+    def _remember(self, transitions: Iterable[EpochTransition]) -> None:
+        self._transitions = tuple(dict.fromkeys((*self._transitions, *transitions)))[-PASSAGES:]
 
-    def _note_epoch(self, cut: ZoneCut) -> None:
+    def _record_epoch(self, cut: ZoneCut) -> None:
         self._epochs[cut.apex] = max(self._epochs.get(cut.apex, 0), cut.epoch)
 
     def _measure(self) -> None:

@@ -172,18 +172,18 @@ def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
     return found
 
 
-def check_reached(passages: Iterable[EpochTransition], own: LogPosition) -> None:
+def check_reached(transitions: Iterable[EpochTransition], own: LogPosition) -> None:
     """
     Refuse transitions that lead to or from a future position of the own zone; raises `PeerError`.
 
     A session would wait at such a position. `own` is the zone's last position.
     """
-    for passage in passages:
-        for place in (passage.left, passage.entered):
+    for transition in transitions:
+        for place in (transition.left, transition.entered):
             is_own = place.part.zone == own.part.zone
             if is_own and (place.part.epoch, place.offset) > (own.part.epoch, own.offset):
                 zone = _short(own.part.zone)
-                raise PeerError(f"a passage of {_short(passage.apex)} is ahead of zone {zone}")
+                raise PeerError(f"a passage of {_short(transition.apex)} is ahead of zone {zone}")
 
 
 def check_name(name: str) -> None:
@@ -229,7 +229,7 @@ def check_subtree(apex: str, subtree: DelegationState, known: Callable[[str], in
 
 
 def check_passages(
-    apex: str, passages: Iterable[EpochTransition], known: Callable[[str], int]
+    apex: str, transitions: Iterable[EpochTransition], known: Callable[[str], int]
 ) -> None:
     """
     Refuse transitions that do not touch the zone of this apex; raises `PeerError`.
@@ -237,13 +237,15 @@ def check_passages(
     Both ends of a transition must lie in zones that enclose its topics. `known`: see
     `check_epochs`.
     """
-    for passage in passages:
-        if not passage.concerns(apex):
-            raise PeerError(f"a passage of {_short(passage.apex)} is told with zone {_short(apex)}")
-        for place in (passage.left, passage.entered):
-            if not is_within(passage.apex, place.part.zone):
+    for transition in transitions:
+        if not transition.affects(apex):
+            raise PeerError(
+                f"a passage of {_short(transition.apex)} is told with zone {_short(apex)}"
+            )
+        for place in (transition.left, transition.entered):
+            if not is_within(transition.apex, place.part.zone):
                 zone = _short(place.part.zone)
-                raise PeerError(f"topics of {_short(passage.apex)} are no part of zone {zone}")
+                raise PeerError(f"topics of {_short(transition.apex)} are no part of zone {zone}")
             check_epochs((place.part,), known)
 
 

@@ -99,7 +99,7 @@ class ReceivedZone:
         self.marks: dict[MarkKey, int] = {}
         self.predecessor: tuple[str, int, int] | None = None
 
-    def take(self, part: ZoneSnapshot) -> None:
+    def merge(self, part: ZoneSnapshot) -> None:
         """Add a part; a later part overrides an earlier part."""
         for message in part.retained:
             self.retained[message.topic] = message

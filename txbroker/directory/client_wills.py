@@ -38,12 +38,12 @@ SENT_LIMIT = 100_000
 """Upper bound of published wills of unreachable nodes in the table."""
 
 
-def will_id(client_id: str, node: str, testament: DirectoryWill) -> WillId:
+def will_id(client_id: str, node: str, directory_will: DirectoryWill) -> WillId:
     """
     Return the id by which the owner of a will's topic accepts the will once, whatever node sends
     it.
     """
-    return owner_of_will(node, client_id), testament.life, testament.number
+    return owner_of_will(node, client_id), directory_will.life, directory_will.number
 
 
 class OwnWills:
@@ -55,18 +55,18 @@ class OwnWills:
         self._last = 0
         self._all = {key.decode(): _from_bytes(value) for key, value in table.items()}
 
-    def make(self, client_id: str, will: Will) -> DirectoryWill:
+    def store(self, client_id: str, will: Will) -> DirectoryWill:
         """Store the will of a new connection, in place of an earlier connection's will."""
         self._last += 1
-        testament = DirectoryWill(life=self._life, number=self._last, will=will)
-        self._all[client_id] = testament
-        self._table.put(client_id.encode(), _to_bytes(testament))
-        return testament
+        directory_will = DirectoryWill(life=self._life, number=self._last, will=will)
+        self._all[client_id] = directory_will
+        self._table.put(client_id.encode(), _to_bytes(directory_will))
+        return directory_will
 
-    def forget(self, client_id: str, testament: DirectoryWill | None = None) -> None:
-        """Delete the client's will; with `testament`, delete that will only."""
+    def forget(self, client_id: str, directory_will: DirectoryWill | None = None) -> None:
+        """Delete the client's will; with `directory_will`, delete that will only."""
         known = self._all.get(client_id)
-        if known is not None and (testament is None or known == testament):
+        if known is not None and (directory_will is None or known == directory_will):
             del self._all[client_id]
             self._table.delete(client_id.encode())
 
@@ -117,7 +117,7 @@ class SentWills:
         """Return at most `CHUNK` wills of which that node must be notified."""
         return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
 
-    def told(self, node: str, wills: Iterable[WillSent]) -> None:
+    def acknowledge(self, node: str, wills: Iterable[WillSent]) -> None:
         """Delete the wills of which the node was notified."""
         for will in wills:
             if self._all.get((node, will.client_id)) == will:
@@ -135,8 +135,8 @@ class WillWatch:
         self,
         *,
         members: Members,
-        keeper: EntryReplica,
-        absence: SilentMembers,
+        replica: EntryReplica,
+        silence: SilentMembers,
         own: OwnWills,
         forget: Callable[[str, DirectoryWill], None],
         sent: SentWills,
@@ -146,8 +146,8 @@ class WillWatch:
     ) -> None:
         """Wire the parts. `forget` gets each own will that was published or became void."""
         self._members = members
-        self._keeper = keeper
-        self._absence = absence
+        self._replica = replica
+        self._silence = silence
         self._own = own
         self._forget = forget
         self._sent_wills = sent
@@ -166,18 +166,20 @@ class WillWatch:
         now = self._now()
         procedures: list[tuple[tuple[str, ...], Procedure[None]]] = []
         if self._told:
-            procedures.append((("wills sent",), self._tell_sent()))
+            procedures.append((("wills sent",), self._notify_keepers()))
         # Reports of a silent node do not hasten a node that has just started. Otherwise wills would
         # be published before the edges that subscribe to them are linked again.
         is_early = now - self._start < self._after
-        nodes = [] if is_early else [*self._keeper.entries.nodes_with_wills(), *self._absence.due()]
+        nodes = (
+            [] if is_early else [*self._replica.entries.nodes_with_wills(), *self._silence.due()]
+        )
         for node in dict.fromkeys(nodes):
-            is_due = now >= self._next.get(node, 0.0) and self._absence.is_due(node)
+            is_due = now >= self._next.get(node, 0.0) and self._silence.is_due(node)
             if node != self._members.name and is_due:
                 self._next[node] = now + self._after / 2
                 procedures.append((("wills", node), self._execute(node)))
         for node in self._sent_wills.nodes():
-            procedures.append((("wills back", node), self._tell_back(node)))
+            procedures.append((("wills back", node), self._notify_returned(node)))
         if self._is_own_due and now - self._start >= self._after:
             self._is_own_due = False
             procedures.append((("own wills",), self._execute_own()))
@@ -190,21 +192,21 @@ class WillWatch:
             part = mine[first : first + CHUNK]
             newer = yield from self._newer(part)
             for entry in part:
-                is_gone = self._keeper.entries.get(entry.client_id) is None
+                is_gone = self._replica.entries.get(entry.client_id) is None
                 if is_gone and entry.client_id not in newer:
-                    self._give(node, entry)
+                    self._publish_will(node, entry)
             yield Pause(seconds=0.0)
 
     # internal
 
     def _execute(self, node: str) -> Procedure[None]:
         if (yield from ask(node, Ping())) is not None:
-            self._absence.heard(node)
+            self._silence.record_contact(node)
             return
-        self._absence.missed(node)
+        self._silence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}
-        mine = yield from self._mine(node, self._keeper.entries.with_wills(node))
+        mine = yield from self._mine(node, self._replica.entries.with_wills(node))
         for first in range(0, len(mine), CHUNK):
             yield from self._publish(node, mine[first : first + CHUNK], begun)
             yield Pause(seconds=0.0)
@@ -231,28 +233,28 @@ class WillWatch:
 
     def _publish(self, node: str, entries: list[DirectoryEntry], begun: float) -> Procedure[None]:
         newer = yield from self._newer(entries)
-        if self._absence.last_heard(node) > begun:
+        if self._silence.last_heard(node) > begun:
             return  # the node answered during the lookup, which a slow disk prolongs
         for entry in entries:
-            known = self._keeper.entries.get(entry.client_id)
+            known = self._replica.entries.get(entry.client_id)
             if known == entry and entry.client_id not in newer:
-                self._give(node, entry)  # a client that connected elsewhere needs no will
+                self._publish_will(node, entry)  # a client that connected elsewhere needs no will
 
-    def _give(self, node: str, entry: DirectoryEntry) -> None:
-        testament = entry.testament
-        if testament is not None:
-            sent = partial(self._sent, entry.client_id, node, testament)
-            self._host.publish_will(entry.client_id, node, testament, sent)
+    def _publish_will(self, node: str, entry: DirectoryEntry) -> None:
+        directory_will = entry.testament
+        if directory_will is not None:
+            sent = partial(self._sent, entry.client_id, node, directory_will)
+            self._host.publish_will(entry.client_id, node, directory_will, sent)
 
-    def _sent(self, client_id: str, node: str, testament: DirectoryWill) -> None:
-        will = WillSent(client_id=client_id, life=testament.life, number=testament.number)
-        self._keeper.entries.will_is_sent(client_id, node, will.life, will.number)
+    def _sent(self, client_id: str, node: str, directory_will: DirectoryWill) -> None:
+        will = WillSent(client_id=client_id, life=directory_will.life, number=directory_will.number)
+        self._replica.entries.will_is_sent(client_id, node, will.life, will.number)
         self._sent_wills.add(node, will)
         for name in self._members.keepers(client_id):
             if name not in (node, self._members.name):
                 self._told.setdefault(name, {}).setdefault(node, []).append(will)
 
-    def _tell_sent(self) -> Procedure[None]:
+    def _notify_keepers(self) -> Procedure[None]:
         """
         Notify the other keepers; a keeper that misses it may publish again, and the will's id drops
         that.
@@ -265,12 +267,12 @@ class WillWatch:
         )
         yield SendRequest(calls=calls, take=lambda _name, _reply: False)
 
-    def _tell_back(self, node: str) -> Procedure[None]:
+    def _notify_returned(self, node: str) -> Procedure[None]:
         """Notify a node, possibly reachable again, of its published wills."""
         wills = self._sent_wills.of(node)
         gone = self._members.get(node) is None
         if gone or (yield from ask(node, WillsSent(node=node, wills=wills))) is not None:
-            self._sent_wills.told(node, wills)
+            self._sent_wills.acknowledge(node, wills)
 
     def _execute_own(self) -> Procedure[None]:
         """Publish the wills of connections of this node's earlier lives."""
@@ -285,14 +287,14 @@ class WillWatch:
                     for c, _ in part
                 ]
             )
-            for client_id, testament in part:
-                if self._own.get(client_id) != testament:
+            for client_id, directory_will in part:
+                if self._own.get(client_id) != directory_will:
                     continue  # the client connected here meanwhile
                 if client_id in newer:
-                    self._forget(client_id, testament)
+                    self._forget(client_id, directory_will)
                     continue
-                sent = partial(self._forget, client_id, testament)
-                self._host.publish_will(client_id, self._members.name, testament, sent)
+                sent = partial(self._forget, client_id, directory_will)
+                self._host.publish_will(client_id, self._members.name, directory_will, sent)
             yield Pause(seconds=0.0)
 
     def _newer(self, entries: Iterable[DirectoryEntry]) -> Procedure[set[str]]:
@@ -331,12 +333,12 @@ def _is_newer(other: DirectoryEntry, entry: DirectoryEntry) -> bool:
     return other.node != entry.node and other.order > entry.order
 
 
-def _to_bytes(testament: DirectoryWill) -> bytes:
-    return pack([testament_fields(testament)], testament.will.payload)
+def _to_bytes(directory_will: DirectoryWill) -> bytes:
+    return pack([testament_fields(directory_will)], directory_will.will.payload)
 
 
 def _from_bytes(record: bytes) -> DirectoryWill:
     (fields,), payload = unpack(record)
-    testament = testament_from(fields, payload)
-    assert testament is not None
-    return testament
+    directory_will = testament_from(fields, payload)
+    assert directory_will is not None
+    return directory_will

@@ -57,16 +57,16 @@ class ConnectedClients:
         self,
         *,
         members: Members,
-        holdings: SessionOwnership,
-        registrar: EntryReplicator,
+        ownership: SessionOwnership,
+        replicator: EntryReplicator,
         conflicts: EntryConflicts,
         wills: OwnWills,
         now: Callable[[], float],
         moment: Callable[[], MachineTime],
     ) -> None:
         self._members = members
-        self._holdings = holdings
-        self._registrar = registrar
+        self._ownership = ownership
+        self._replicator = replicator
         self._conflicts = conflicts
         self._wills = wills
         self._now = now
@@ -90,22 +90,22 @@ class ConnectedClients:
 
         A kept session must be held here before the call. None: the client has no will.
         """
-        testament = None
+        directory_will = None
         if not self._members.is_alone:
             self._here.pop(client_id, None)
             self._here[client_id] = self._now()
         self._closing.pop(client_id, None)
         self._leaving.pop(client_id, None)
         if will is not None:
-            testament = self._wills.make(client_id, will)
+            directory_will = self._wills.store(client_id, will)
         else:
             self._wills.forget(client_id)
-        known = self._registrar.own.get(client_id)
-        begin = self._begin_clean if clean else self._go_on
-        entry = begin(client_id, testament)
+        known = self._replicator.own.get(client_id)
+        begin = self._create_clean_entry if clean else self._go_on
+        entry = begin(client_id, directory_will)
         if entry is not None and known != entry:
-            self._registrar.set(entry)
-        return testament
+            self._replicator.set(entry)
+        return directory_will
 
     def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
         """
@@ -114,20 +114,20 @@ class ConnectedClients:
         The caller publishes the returned will and calls `will_is_sent`; until then the keepers
         retain it, too. A will that is not due is discarded.
         """
-        testament = self._wills.get(client_id)
-        if testament is not None and not is_will_due:
+        directory_will = self._wills.get(client_id)
+        if directory_will is not None and not is_will_due:
             self._wills.forget(client_id)
-            testament = None
-        if testament is None:
+            directory_will = None
+        if directory_will is None:
             self._disconnect(client_id)
         else:
-            self._leaving[client_id] = testament
-        return testament
+            self._leaving[client_id] = directory_will
+        return directory_will
 
-    def will_is_sent(self, client_id: str, testament: DirectoryWill) -> None:
+    def will_is_sent(self, client_id: str, directory_will: DirectoryWill) -> None:
         """Note that the will of a closed connection is published durably."""
-        self.forget_will(client_id, testament)
-        if self._leaving.get(client_id) == testament:
+        self.forget_will(client_id, directory_will)
+        if self._leaving.get(client_id) == directory_will:
             del self._leaving[client_id]
             self._disconnect(client_id)
 
@@ -140,17 +140,17 @@ class ConnectedClients:
 
     def ended(self, client_id: str) -> None:
         """Unregister a kept session that expired or was deleted here."""
-        if client_id in self._holdings.held:
-            self._holdings.drop(client_id)
-            self._registrar.drop(client_id)
+        if client_id in self._ownership.held:
+            self._ownership.drop(client_id)
+            self._replicator.drop(client_id)
 
     # from the directory
 
     def on_company(self, clean: Iterable[str]) -> None:
         """Register the clean sessions of this node: the site has other nodes now."""
         for client_id in clean:
-            if client_id not in self._registrar.own:
-                self._registrar.set(self._mere(client_id))
+            if client_id not in self._replicator.own:
+                self._replicator.set(self._mere(client_id))
 
     def tick(self) -> None:
         """Forget clean sessions whose end is known, and old times of CONNECT."""
@@ -162,12 +162,12 @@ class ConnectedClients:
         for client_id in list(self._closing):
             self._close_if_told(client_id)
 
-    def forget_will(self, client_id: str, testament: DirectoryWill) -> None:
+    def forget_will(self, client_id: str, directory_will: DirectoryWill) -> None:
         """Delete a will that was published or discarded, here and at the keepers."""
-        self._wills.forget(client_id, testament)
-        own = self._registrar.own.get(client_id)
-        if own is not None and own.testament == testament:
-            self._registrar.set(attrs.evolve(own, testament=None))
+        self._wills.forget(client_id, directory_will)
+        own = self._replicator.own.get(client_id)
+        if own is not None and own.testament == directory_will:
+            self._replicator.set(attrs.evolve(own, testament=None))
 
     # internal
 
@@ -181,22 +181,22 @@ class ConnectedClients:
             testament=self._wills.get(client_id),
         )
 
-    def _begin_clean(
-        self, client_id: str, testament: DirectoryWill | None
+    def _create_clean_entry(
+        self, client_id: str, directory_will: DirectoryWill | None
     ) -> DirectoryEntry | None:
         """
         Return the entry of a new clean session; None: no other node needs it yet (see
         `on_company`).
         """
-        own = self._registrar.own.get(client_id)
+        own = self._replicator.own.get(client_id)
         cleared = self.cleared.pop(client_id, NOTHING)
-        replaces = max(self._holdings.supersede(client_id), cleared.generation)
+        replaces = max(self._ownership.supersede(client_id), cleared.generation)
         if own is not None:
             replaces = max(replaces, own.generation)
         elif self._members.is_alone and not replaces:
             return None
         if not self._members.is_alone:
-            self._conflicts.note_fresh(client_id)
+            self._conflicts.record_fresh(client_id)
         return DirectoryEntry(
             client_id=client_id,
             node=self._members.name,
@@ -206,26 +206,26 @@ class ConnectedClients:
             + 1,
             persistent=False,
             replaces=replaces,
-            testament=testament,
+            testament=directory_will,
         )
 
-    def _go_on(self, client_id: str, testament: DirectoryWill | None) -> DirectoryEntry:
-        self._holdings.thaw(client_id)
-        known = self._holdings.held[client_id]
+    def _go_on(self, client_id: str, directory_will: DirectoryWill | None) -> DirectoryEntry:
+        self._ownership.thaw(client_id)
+        known = self._ownership.held[client_id]
         # Without other members no discard will ask for the time of this CONNECT.
-        holding = attrs.evolve(known, since=None if self._members.is_only else self._moment())
-        if self._registrar.is_cut_off(client_id):
+        owned = attrs.evolve(known, since=None if self._members.is_only else self._moment())
+        if self._replicator.is_cut_off(client_id):
             # An unreachable node may have ended or begun a session of this id. The raised
             # incarnation protects the client's further actions from that.
-            holding = attrs.evolve(holding, incarnation=holding.incarnation + 1)
-        if holding != known:
-            self._holdings.hold(client_id, holding)
+            owned = attrs.evolve(owned, incarnation=owned.incarnation + 1)
+        if owned != known:
+            self._ownership.store(client_id, owned)
         return DirectoryEntry(
             client_id=client_id,
             node=self._members.name,
-            incarnation=holding.incarnation,
+            incarnation=owned.incarnation,
             persistent=True,
-            testament=testament,
+            testament=directory_will,
         )
 
     def _disconnect(self, client_id: str) -> None:
@@ -235,23 +235,23 @@ class ConnectedClients:
 
         Even a short clean session ends the earlier kept session [MQTT-3.1.2-6].
         """
-        own = self._registrar.own.get(client_id)
+        own = self._replicator.own.get(client_id)
         if own is None:
             return
         if own.testament is not None:
             own = attrs.evolve(own, testament=None)
-            self._registrar.set(own)
+            self._replicator.set(own)
         if not own.persistent:
-            self._conflicts.note_old(client_id)
-            if self._registrar.is_told(client_id):
-                self._registrar.drop(client_id)
+            self._conflicts.record_old(client_id)
+            if self._replicator.is_told(client_id):
+                self._replicator.drop(client_id)
             else:
                 self._closing[client_id] = self._now()
 
     def _close_if_told(self, client_id: str) -> None:
-        is_told = self._registrar.is_told(client_id)
+        is_told = self._replicator.is_told(client_id)
         if is_told or self._now() - self._closing[client_id] >= CLOSING_LIMIT:
             del self._closing[client_id]
-            own = self._registrar.own.get(client_id)
+            own = self._replicator.own.get(client_id)
             if own is not None and not own.persistent:
-                self._registrar.drop(client_id)
+                self._replicator.drop(client_id)

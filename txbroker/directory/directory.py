@@ -2,10 +2,10 @@
 The client directory of one node: everything that nodes tell and ask each other about client ids.
 
 What is decided here: how a request is answered, what follows when another entry counts above one of
-ours, what is to be done now and then. The parts decide the rest: `keeper` (entries kept here for
-others), `registrar` (what others keep of ours), `presence` (clients that come and go), `holdings`
-(sessions that move), `arrival` (finding a session), `wills`. No I/O: requests come in, replies go
-out; procedures are run by the shell.
+ours, what is to be done now and then. The parts decide the rest: `replica` (entries kept here for
+others), `replicator` (what others keep of ours), `connected` (clients that come and go),
+`ownership` (sessions that move), `arrival` (finding a session), `wills`. No I/O: requests come in,
+replies go out; procedures are run by the shell.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Directory:
         now.
         """
         self.members = members
-        self.keeper = EntryReplica(members, EntryTable(tables.entries), life)
-        self.holdings = SessionOwnership(
+        self.replica = EntryReplica(members, EntryTable(tables.entries), life)
+        self.ownership = SessionOwnership(
             members.name,
             held=tables.held,
             gone=tables.gone,
@@ -127,25 +127,25 @@ class Directory:
             lived=lived,
         )
         self.admission = MemberAdmission(members, now, wake)
-        self.absence = SilentMembers(members, settings.will_after, now)
-        self.registrar = EntryReplicator(
+        self.silence = SilentMembers(members, settings.will_after, now)
+        self.replicator = EntryReplicator(
             members,
-            self.keeper.entries,
+            self.replica.entries,
             life,
-            absence=self.absence,
+            silence=self.silence,
             on_conflict=lambda other, ended: self.conflicts.supersede(other, has_ended=ended),
-            kept=lambda: [*self.holdings.arriving, *self.arrivals.claims],
+            kept=lambda: [*self.ownership.arriving, *self.takeovers.claims],
             on_known=self._forget_if_known,
             wake=wake,
             every=pulse(settings.will_after),
             now=now,
         )
         self.reach = Reachability(now)
-        self.arrivals = SessionTakeovers(
+        self.takeovers = SessionTakeovers(
             members=members,
-            keeper=self.keeper,
-            holdings=self.holdings,
-            registrar=self.registrar,
+            replica=self.replica,
+            ownership=self.ownership,
+            replicator=self.replicator,
             reach=self.reach,
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
@@ -154,20 +154,20 @@ class Directory:
         )
         self.conflicts = EntryConflicts(
             members=members,
-            keeper=self.keeper,
-            holdings=self.holdings,
-            registrar=self.registrar,
-            arrivals=self.arrivals,
+            replica=self.replica,
+            ownership=self.ownership,
+            replicator=self.replicator,
+            takeovers=self.takeovers,
             host=host,
             now=now,
             spawn=spawn,
         )
-        self._departure = SessionEvacuation(members, self.holdings, host, now)
+        self._departure = SessionEvacuation(members, self.ownership, host, now)
         self.own_wills = OwnWills(tables.wills, life)
-        self.presence = ConnectedClients(
+        self.connected = ConnectedClients(
             members=members,
-            holdings=self.holdings,
-            registrar=self.registrar,
+            ownership=self.ownership,
+            replicator=self.replicator,
             conflicts=self.conflicts,
             wills=self.own_wills,
             now=now,
@@ -175,10 +175,10 @@ class Directory:
         )
         self.clearings = SessionDiscards(
             members=members,
-            holdings=self.holdings,
-            registrar=self.registrar,
-            arrivals=self.arrivals,
-            presence=self.presence,
+            ownership=self.ownership,
+            replicator=self.replicator,
+            takeovers=self.takeovers,
+            connected=self.connected,
             host=host,
             table=tables.discards,
             wait=settings.roaming_wait,
@@ -187,20 +187,20 @@ class Directory:
         )
         self._sweep = MoveSweep(
             members,
-            self.arrivals,
-            self.holdings,
+            self.takeovers,
+            self.ownership,
             host,
-            let_go=self._let_go,
+            let_go=self._forget_move,
             is_old=lambda since: lived() - since > settings.session_age * 1e6,
             now=now,
         )
         self.sent_wills = SentWills(tables.sent_wills)
         self._watch = WillWatch(
             members=members,
-            keeper=self.keeper,
-            absence=self.absence,
+            replica=self.replica,
+            silence=self.silence,
             own=self.own_wills,
-            forget=self.presence.forget_will,
+            forget=self.connected.forget_will,
             sent=self.sent_wills,
             host=host,
             after=settings.will_after,
@@ -218,74 +218,74 @@ class Directory:
 
     def start(self) -> None:
         """Start once, after the session store has loaded the sessions of earlier processes."""
-        self.holdings.start()
-        for client_id in self.holdings.gone:
+        self.ownership.start()
+        for client_id in self.ownership.tombstone_ids:
             # A tombstone older than the session here would send keepers to the wrong node.
-            if client_id not in self.holdings.held:
+            if client_id not in self.ownership.held:
                 self._register_gone(client_id)
-        for client_id, holding in self.holdings.held.items():
-            self.registrar.own[client_id] = DirectoryEntry(
+        for client_id, owned in self.ownership.held.items():
+            self.replicator.own[client_id] = DirectoryEntry(
                 client_id=client_id,
                 node=self.members.name,
-                incarnation=holding.incarnation,
+                incarnation=owned.incarnation,
                 persistent=True,
                 testament=self.own_wills.get(client_id),
             )
-        self.registrar.start()
+        self.replicator.start()
         self.clearings.start()
 
     def tick(self) -> None:
         """Do the periodic work; the shell calls this about once a second."""
-        self.holdings.expire(self._now())
+        self.ownership.expire(self._now())
         self.conflicts.tick()
-        self.presence.tick()
-        self.registrar.recheck()
+        self.connected.tick()
+        self.replicator.recheck()
         for key, procedure in self._sweep.due():
-            self._begin(key, procedure)
-        for node in self.keeper.entries.nodes_of_hearsay():
-            self._begin(("hearsay", node), self.conflicts.ask_about_hearsay(node))
-        for node in self.keeper.entries.losers():
-            self._begin(("losers", node), self.conflicts.tell_losers(node))
+            self._start(key, procedure)
+        for node in self.replica.entries.nodes_of_hearsay():
+            self._start(("hearsay", node), self.conflicts.verify_hearsay(node))
+        for node in self.replica.entries.losers():
+            self._start(("losers", node), self.conflicts.notify_losers(node))
         for key, procedure in self._watch.due():
-            self._begin(key, procedure)
-        for client_id in list(self.holdings.arriving):
-            self._begin(("finish", client_id), self.arrivals.finish_alone(client_id))
+            self._start(key, procedure)
+        for client_id in list(self.ownership.arriving):
+            self._start(("finish", client_id), self.takeovers.finish_alone(client_id))
         for client_id in list(self.conflicts.offers):
-            self._begin(("offer", client_id), self.conflicts.offer(client_id))
-        for client_id, left in self.holdings.left():
-            self._begin(("follow", client_id, left.node), self._follow(client_id, left))
+            self._start(("offer", client_id), self.conflicts.offer(client_id))
+        for client_id, left in self.ownership.earlier_holders():
+            self._start(("follow", client_id, left.node), self._follow(client_id, left))
         for client_id in self.clearings.due:
-            self._begin(("discard", client_id), self.clearings.finish(client_id))
-        for client_id in self.holdings.unasked():
-            self._begin(("ask", client_id), self.arrivals.ask_unasked(client_id))
+            self._start(("discard", client_id), self.clearings.finish(client_id))
+        for client_id in self.ownership.unasked():
+            self._start(("ask", client_id), self.takeovers.merge_absent_sites(client_id))
 
     def check(self) -> None:
         """State who is a member, and where sessions are; after the end of a turn."""
         self.members.check()
-        self.keeper.check()
-        self.holdings.check()
+        self.replica.check()
+        self.ownership.check()
 
     # from the edge
 
     def is_here(self, client_id: str) -> bool:
         """True if this node holds the kept session of that id, and may resume it at once."""
-        return client_id in self.holdings.held
+        return client_id in self.ownership.held
 
-    def arrive(
+    def take_over(
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
         """
-        Bring a kept session from another node (see `SessionTakeovers.arrive`).
+        Bring a kept session from another node (see `SessionTakeovers.take_over`).
 
         Pending discards of an earlier clean session finish first.
         """
         if self.clearings.is_due(client_id):
             return self._arrive_after(client_id, is_wanted)
-        return self.arrivals.arrive(client_id, is_wanted)
+        return self.takeovers.take_over(client_id, is_wanted)
 
-    def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
+    def evacuate(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """Move all kept sessions to the node `heir` (see `SessionEvacuation`)."""
-        return self._departure.leave(heir, is_wanted)
+        return self._departure.evacuate(heir, is_wanted)
 
     # from other nodes
 
@@ -293,11 +293,11 @@ class Directory:
         """
         Return the greatest number that this node knows of the id's sessions; 0: none is known.
         """
-        holding = self.holdings.held.get(client_id)
-        tombstone = self.holdings.tombstone(client_id)
+        owned = self.ownership.held.get(client_id)
+        tombstone = self.ownership.tombstone(client_id)
         return max(
-            self.keeper.entries.greatest(client_id),
-            0 if holding is None else holding.incarnation,
+            self.replica.entries.greatest(client_id),
+            0 if owned is None else owned.incarnation,
             0 if tombstone is None else tombstone.incarnation,
         )
 
@@ -309,16 +309,16 @@ class Directory:
         """
         if self.members.get(source) is None:
             return None
-        self.heard(source)
+        self.record_contact(source)
         match request:
             case Lookup():
-                return self.keeper.lookup(request)
+                return self.replica.lookup(request)
             case Register():
-                self.registrar.met(source, request.life)
-                self.absence.told(source, request.silent)
-                return self.keeper.register(source, request)
+                self.replicator.met(source, request.life)
+                self.silence.store_report(source, request.silent)
+                return self.replica.register(source, request)
             case Claim():
-                return self.keeper.claim(source, request)
+                return self.replica.claim(source, request)
             case Supersede():
                 return self.conflicts.superseded(request)
             case Take():
@@ -332,64 +332,64 @@ class Directory:
             case Entrust():
                 return self._entrusted(source, request)
             case AskPendingPublishes():
-                return self._tell_remains(request)
+                return self._answer_pending_publishes(request)
             case WillsSent():
-                self._note_sent(request)
+                self._record_sent(request)
                 return Noted()
             case ShareMembers():
-                self.admission.told(source, request.members)
-                return self.keeper.other_view()
+                self.admission.store_members(source, request.members)
+                return self.replica.other_view()
             case Ping():
                 return Pong()
 
-    def heard(self, name: str) -> None:
+    def record_contact(self, name: str) -> None:
         """Note that a member answered or asked something."""
-        self.reach.heard(name)
-        self.absence.heard(name)
+        self.reach.record_contact(name)
+        self.silence.record_contact(name)
 
     def on_other_view(self, name: str, reply: OtherView) -> ShareMembers | None:
         """Learn the members that `name` sees; return the members that `name` must learn in turn."""
-        self.admission.told(name, reply.members)
+        self.admission.store_members(name, reply.members)
         if self.members.view == reply.view:
             return None
         return ShareMembers(members=self.members.all)
 
     # internal: wills
 
-    def _note_sent(self, request: WillsSent) -> None:
+    def _record_sent(self, request: WillsSent) -> None:
         if request.node != self.members.name:
-            self.keeper.wills_sent(request)
+            self.replica.wills_sent(request)
             return
         for will in request.wills:
             own = self.own_wills.get(will.client_id)
             if own is not None and (own.life, own.number) == (will.life, will.number):
-                self.presence.forget_will(will.client_id, own)
+                self.connected.forget_will(will.client_id, own)
                 self._host.forget_will(will.client_id)
 
     # internal: sessions that move
 
     def _take(self, source: str, request: Take) -> Reply:
         client_id = request.client_id
-        arriving = self.holdings.arriving.get(client_id)
+        arriving = self.ownership.arriving.get(client_id)
         if arriving is not None:
             if request.incarnation < arriving.incarnation:
                 return Busy()
             # A taker that knows this incarnation proves the release: nodes learn the incarnation
             # only after it.
-            self.arrivals.adopt(client_id)
-        elif client_id in self.arrivals.busy and source < self.members.name:
+            self.takeovers.adopt(client_id)
+        elif client_id in self.takeovers.busy and source < self.members.name:
             # Of two nodes that search for one client's session the lesser name yields: two refusals
             # would never end.
             return Busy()
-        claim = self.arrivals.claims.pop(client_id, None)
+        claim = self.takeovers.claims.pop(client_id, None)
         if claim is not None:
             return NotHeld(incarnation=claim.incarnation)
-        reply = self.holdings.take(source, request, self._now())
-        own = self.registrar.own.get(client_id)
+        reply = self.ownership.freeze(source, request, self._now())
+        own = self.replicator.own.get(client_id)
         if isinstance(reply, NotHeld) and own is not None and own.persistent:
             # The session was found, but never opened: its entry would name a node without the
             # session.
-            self.registrar.drop(client_id)
+            self.replicator.drop(client_id)
         return reply
 
     def _entrusted(self, source: str, request: Entrust) -> Reply:
@@ -401,37 +401,37 @@ class Directory:
         client_id = request.client_id
         # Of many that are asked for at once, each would be the last one.
         coming = {key[1] for key in self._at_work if key[0] == "entrusted"}
-        beside = (self.holdings.arriving.keys() | coming) - {client_id}
+        beside = (self.ownership.arriving.keys() | coming) - {client_id}
         if not self._host.may_keep(client_id, len(beside)):
             return Noted()
-        procedure = self.arrivals.fetch(client_id, source, request.incarnation)
-        self._begin(("entrusted", client_id), procedure)
+        procedure = self.takeovers.fetch(client_id, source, request.incarnation)
+        self._start(("entrusted", client_id), procedure)
         return Noted()
 
     def _arrive_after(
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
         yield from self.clearings.finish(client_id)
-        return (yield from self.arrivals.arrive(client_id, is_wanted))
+        return (yield from self.takeovers.take_over(client_id, is_wanted))
 
     def _discard(self, source: str, request: Discard) -> Reply:
         reply = self.clearings.discard(source, request)
-        if request.client_id not in self.holdings.held:
+        if request.client_id not in self.ownership.held:
             self.conflicts.offers.pop(request.client_id, None)
         return reply
 
     def _release(self, source: str, request: Release) -> Reply:
         client_id = request.client_id
-        was_here = client_id in self.holdings.held
-        reply = self.holdings.release(source, request)
-        if was_here and client_id not in self.holdings.held:
+        was_here = client_id in self.ownership.held
+        reply = self.ownership.release(source, request)
+        if was_here and client_id not in self.ownership.held:
             self._register_gone(client_id)
             self.conflicts.offers.pop(client_id, None)
         return reply
 
     def _register_gone(self, client_id: str) -> None:
         """Send the tombstone to the keepers until a majority has acknowledged it."""
-        tombstone = self.holdings.tombstone(client_id)
+        tombstone = self.ownership.tombstone(client_id)
         assert tombstone is not None
         if self.members.is_removed(tombstone.node):
             return
@@ -441,24 +441,24 @@ class Directory:
             incarnation=tombstone.incarnation,
             persistent=True,
         )
-        self.registrar.give_away(entry)
+        self.replicator.register_move(entry)
 
-    def _tell_remains(self, request: AskPendingPublishes) -> PendingPublishesReply:
+    def _answer_pending_publishes(self, request: AskPendingPublishes) -> PendingPublishesReply:
         client_id = request.client_id
-        if self.holdings.confirm(client_id, request.token):
+        if self.ownership.confirm(client_id, request.token):
             self._forget_if_known(client_id)
-        remains = self._host.remains(client_id)
+        pending_publishes = self._host.pending_publishes(client_id)
         if request.resolved:
             self._host.resolved(client_id, request.token)
-        return PendingPublishesReply(remains=remains)
+        return PendingPublishesReply(remains=pending_publishes)
 
-    def _let_go(self, move: tuple[bytes, str]) -> None:
+    def _forget_move(self, move: tuple[bytes, str]) -> None:
         """Forget a move whose session exists at no node, or at a node that was removed for good."""
         token, client_id = move
-        if not self.registrar.is_known(client_id):
+        if not self.replicator.is_known(client_id):
             # A keeper of the entry may not know the move yet, and would still name this node.
             return
-        if self.holdings.confirm(client_id, token):
+        if self.ownership.confirm(client_id, token):
             self._forget_if_known(client_id)
         self._host.resolved(client_id, token)
 
@@ -467,30 +467,34 @@ class Directory:
         Forget a tombstone if the new holder has confirmed the move and a majority of keepers knows
         it.
         """
-        tombstone = self.holdings.tombstone(client_id)
+        tombstone = self.ownership.tombstone(client_id)
         if tombstone is None or not tombstone.confirmed:
             return
-        if client_id in self.holdings.held or self.registrar.is_known(client_id):
-            self.holdings.forget_gone(client_id)
-            self.registrar.forget(client_id)
+        if client_id in self.ownership.held or self.replicator.is_known(client_id):
+            self.ownership.forget_gone(client_id)
+            self.replicator.forget(client_id)
 
     def _follow(self, client_id: str, left: Left) -> Procedure[None]:
         """Ask an earlier holder for its pending publishes; a removed holder will finish none."""
         if self.members.get(left.node) is None:
-            self.holdings.on_remains(client_id, left, PendingPublishes(), is_resolved=True)
+            self.ownership.on_pending_publishes(
+                client_id, left, PendingPublishes(), is_resolved=True
+            )
             return
         # Another earlier holder may have the same publish in flight, under the origin id sent here.
-        is_resolved = not self.holdings.awaits_others(client_id, left) and self._host.is_resolved(
+        is_resolved = not self.ownership.awaits_others(client_id, left) and self._host.is_resolved(
             client_id, left.node
         )
         question = AskPendingPublishes(client_id=client_id, token=left.token, resolved=is_resolved)
         reply = yield from ask(left.node, question)
         if isinstance(reply, PendingPublishesReply):
-            self.holdings.on_remains(client_id, left, reply.remains, is_resolved=is_resolved)
+            self.ownership.on_pending_publishes(
+                client_id, left, reply.remains, is_resolved=is_resolved
+            )
 
     # internal: now and then
 
-    def _begin(self, key: tuple[str, ...], procedure: Procedure[None]) -> None:
+    def _start(self, key: tuple[str, ...], procedure: Procedure[None]) -> None:
         """
         Run the procedure, unless the key runs already or `AT_WORK` are running; the next tick
         retries.
@@ -509,14 +513,14 @@ class Directory:
 
     def _on_members(self) -> None:
         if self._was_alone and not self.members.is_alone:
-            self.presence.on_company(self._host.clean())
+            self.connected.on_company(self._host.clean())
         self._was_alone = self.members.is_alone
-        self.reach.keep(self.members.is_known)
+        self.reach.forget_unknown(self.members.is_known)
         removed = self.members.removed
         for name in removed - self._removed:
-            due = self.keeper.entries.with_wills(name)
-            self.keeper.entries.forget_node(name)
-            self.registrar.forget_node(name)
+            due = self.replica.entries.with_wills(name)
+            self.replica.entries.forget_node(name)
+            self.replicator.forget_node(name)
             if due and name != self.members.name:
                 self._spawn(self._watch.bury(name, due))
         self._removed = removed

@@ -135,7 +135,7 @@ class SessionHost(Protocol):
         Close the client's connections, accepted or not yet: another connection has the client id.
         """
 
-    def remains(self, client_id: str) -> PendingPublishes:
+    def pending_publishes(self, client_id: str) -> PendingPublishes:
         """Return the publishes that this node must finish for a session that it held."""
 
     def resolved(self, client_id: str, token: bytes) -> None:
@@ -153,7 +153,7 @@ class SessionHost(Protocol):
     def is_resolved(self, client_id: str, node: str) -> bool:
         """True if this node has resolved the session's publishes that left from `node`."""
 
-    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
+    def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
         """
         Hold back publishes to the pending zones of an earlier holder, and answer its finished QoS 2
         flows.
@@ -165,7 +165,7 @@ class SessionHost(Protocol):
         """Forget the will of the client's connection here: another node has published the will."""
 
     def publish_will(
-        self, client_id: str, node: str, testament: DirectoryWill, sent: Callable[[], None]
+        self, client_id: str, node: str, directory_will: DirectoryWill, sent: Callable[[], None]
     ) -> None:
         """
         Publish the will of a client of `node`.

@@ -115,12 +115,12 @@ def unpack(record: bytes) -> tuple[list[Any], bytes]:
     return fields, record[end:]
 
 
-def testament_fields(testament: DirectoryWill | None) -> list[Any]:
+def testament_fields(directory_will: DirectoryWill | None) -> list[Any]:
     """Return a will's fields without its payload."""
-    if testament is None:
+    if directory_will is None:
         return []
-    will = testament.will
-    fields = [testament.life, testament.number, will.topic, will.qos, will.retain]
+    will = directory_will.will
+    fields = [directory_will.life, directory_will.number, will.topic, will.qos, will.retain]
     if will.properties or will.delay:
         fields += [will.delay, will.properties.hex()]
     return fields

@@ -75,20 +75,20 @@ class EntryConflicts:
         self,
         *,
         members: Members,
-        keeper: EntryReplica,
-        holdings: SessionOwnership,
-        registrar: EntryReplicator,
-        arrivals: SessionTakeovers,
+        replica: EntryReplica,
+        ownership: SessionOwnership,
+        replicator: EntryReplicator,
+        takeovers: SessionTakeovers,
         host: SessionHost,
         now: Callable[[], float],
         spawn: Callable[[Procedure[None]], object],
     ) -> None:
         self.offers: dict[str, str] = {}
         self._members = members
-        self._keeper = keeper
-        self._holdings = holdings
-        self._registrar = registrar
-        self._arrivals = arrivals
+        self._replica = replica
+        self._ownership = ownership
+        self._replicator = replicator
+        self._takeovers = takeovers
         self._host = host
         self._now = now
         self._spawn = spawn
@@ -97,11 +97,11 @@ class EntryConflicts:
 
     # from the directory
 
-    def note_fresh(self, client_id: str) -> None:
+    def record_fresh(self, client_id: str) -> None:
         """Note that a clean session begins here now."""
         self._fresh[client_id] = _Fresh(self._now())
 
-    def note_old(self, client_id: str) -> None:
+    def record_old(self, client_id: str) -> None:
         """Note that a clean session's connection has ended: any other entry is newer."""
         self._fresh.pop(client_id, None)
 
@@ -111,7 +111,7 @@ class EntryConflicts:
         self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
         if now >= self._again:
             self._again = now + AGAIN
-            self._keeper.entries.ask_again()
+            self._replica.entries.mark_unconfirmed()
 
     # from the keepers of our entries
 
@@ -124,7 +124,7 @@ class EntryConflicts:
         for entry in batch.entries:
             # A client that connects elsewhere now replaces an entry that most keepers know, so that
             # client is newer.
-            if self._registrar.is_told_to_most(entry.client_id):
+            if self._replicator.is_told_to_most(entry.client_id):
                 self._fresh.pop(entry.client_id, None)
 
     def superseded(self, request: Supersede) -> Superseded:
@@ -152,11 +152,11 @@ class EntryConflicts:
         when they are durable.
         """
         client_id = other.client_id
-        own = self._registrar.own.get(client_id)
+        own = self._replicator.own.get(client_id)
         if own is None:
             is_missing = self._is_missing(other) and not self._may_come(client_id)
             if is_missing and not has_ended:
-                self._registrar.deny(other)
+                self._replicator.deny(other)
             return
         if own.order == other.order and not has_ended:
             return
@@ -164,31 +164,31 @@ class EntryConflicts:
             if other.order >= own.order:
                 self._raise_above(own, other)
         elif own.order > other.order:
-            self._registrar.tell_again(client_id)
+            self._replicator.resend(client_id)
         elif not own.persistent:
-            self._registrar.drop(client_id)
+            self._replicator.drop(client_id)
             self._host.close(client_id)
         elif not other.persistent:
-            self._holdings.drop(client_id)
-            self._registrar.drop(client_id)
+            self._ownership.drop(client_id)
+            self._replicator.drop(client_id)
             self._host.discard(client_id, is_moved=False)
         else:
             self.offers[client_id] = other.node
 
     def _is_missing(self, other: DirectoryEntry) -> bool:
         """True if the entry names this node, and no session is here."""
-        return other.node == self._members.name and other.client_id not in self._registrar.own
+        return other.node == self._members.name and other.client_id not in self._replicator.own
 
     def _may_come(self, client_id: str) -> bool:
         """True if the session of that id may be here soon, or if a void copy of it is here."""
-        is_near = client_id in self._holdings.held or client_id in self._holdings.arriving
-        return is_near or client_id in self._arrivals.busy
+        is_near = client_id in self._ownership.held or client_id in self._ownership.arriving
+        return is_near or client_id in self._takeovers.busy
 
     # from the entries that are kept here
 
-    def ask_about_hearsay(self, node: str) -> Procedure[None]:
+    def verify_hearsay(self, node: str) -> Procedure[None]:
         """Ask a node for the sessions that only other nodes place there."""
-        book = self._keeper.entries
+        book = self._replica.entries
         entries = book.hearsay(node, TOLD_AT_ONCE)
         if not entries:
             return
@@ -203,22 +203,22 @@ class EntryConflicts:
             elif entry.client_id in done:
                 book.confirm(entry)
 
-    def tell_losers(self, node: str) -> Procedure[None]:
+    def notify_losers(self, node: str) -> Procedure[None]:
         """Send a node the entries that count above sessions that it had."""
-        entries = self._keeper.entries.due_to(node, TOLD_AT_ONCE)
+        entries = self._replica.entries.due_to(node, TOLD_AT_ONCE)
         told = tuple(attrs.evolve(entry, testament=None) for entry in entries)
         reply = yield from ask(node, Supersede(entries=told))
         done = reply.client_ids if isinstance(reply, Superseded) else ()
         for entry in entries:
             if entry.client_id in done:
-                self._keeper.entries.told(node, entry)
+                self._replica.entries.acknowledge(node, entry)
 
     # sessions that count below another
 
     def offer(self, client_id: str) -> Procedure[None]:
         """Offer our session to the node whose session counts above it."""
         node = self.offers[client_id]
-        own = self._registrar.own.get(client_id)
+        own = self._replicator.own.get(client_id)
         if own is None or not own.persistent or self._members.get(node) is None:
             del self.offers[client_id]
             return
@@ -230,7 +230,7 @@ class EntryConflicts:
         elif isinstance(reply, NotHeld):
             # The entry that counted above has no session: ours is the only one.
             del self.offers[client_id]
-            own = self._registrar.own.get(client_id)
+            own = self._replicator.own.get(client_id)
             if own is not None and own.persistent:
                 void = attrs.evolve(own, node=node, incarnation=reply.incarnation)
                 self._raise_above(own, void)
@@ -238,15 +238,15 @@ class EntryConflicts:
     def offered(self, source: str, request: Offer) -> Reply:
         """Answer a node that offers a session below ours."""
         client_id = request.client_id
-        if client_id in self._holdings.held:
-            self._spawn(self._arrivals.fetch(client_id, source, request.incarnation))
+        if client_id in self._ownership.held:
+            self._spawn(self._takeovers.fetch(client_id, source, request.incarnation))
             return Accepted()
-        if client_id in self._holdings.arriving or client_id in self._arrivals.busy:
+        if client_id in self._ownership.arriving or client_id in self._takeovers.busy:
             return Busy()
-        gone = self._holdings.tombstone(client_id)
+        gone = self._ownership.tombstone(client_id)
         if gone is not None and gone.node != source:
             return MovedTo(node=gone.node, incarnation=gone.incarnation)
-        generation = self._keeper.entries.generation(client_id)
+        generation = self._replica.entries.generation(client_id)
         return NotHeld(incarnation=max(request.incarnation, generation))
 
     # internal
@@ -264,7 +264,7 @@ class EntryConflicts:
             fresh.raises += 1
         raised = own.above(other)
         if raised.persistent:
-            holding = self._holdings.held[own.client_id]
-            raised_holding = attrs.evolve(holding, incarnation=raised.incarnation)
-            self._holdings.hold(own.client_id, raised_holding)
-        self._registrar.set(raised)
+            owned = self._ownership.held[own.client_id]
+            raised_holding = attrs.evolve(owned, incarnation=raised.incarnation)
+            self._ownership.store(own.client_id, raised_holding)
+        self._replicator.set(raised)

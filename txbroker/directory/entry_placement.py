@@ -45,11 +45,11 @@ class EntryPlacement:
 
     def keepers(self, client_id: str) -> Keepers:
         """Return the present keepers of an id; ids that were passed to `add` are cached."""
-        self.bring(client_id)
+        self.update(client_id)
         known = self._at.get(client_id)
         return self._places.keepers(client_id) if known is None else known
 
-    def bring(self, client_id: str) -> None:
+    def update(self, client_id: str) -> None:
         """
         Update a stale id.
 
@@ -57,7 +57,7 @@ class EntryPlacement:
         end.
         """
         if client_id in self._behind:
-            self._bring(client_id)
+            self._update(client_id)
 
     def add(self, client_id: str) -> None:
         """Cache the keepers of an id from now on."""
@@ -84,14 +84,14 @@ class EntryPlacement:
             self._behind = dict.fromkeys(ids, len(self._changes) - 1) | self._behind
         return joined, left
 
-    def go_on(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Update at most `count` stale ids."""
         for client_id in list(islice(self._behind, count)):
-            self.bring(client_id)
+            self.update(client_id)
 
     # internal
 
-    def _bring(self, client_id: str) -> None:
+    def _update(self, client_id: str) -> None:
         index = self._behind.pop(client_id)
         before = self._at.get(client_id, ())
         joined, left = self._changed_since(index)

@@ -31,12 +31,12 @@ class EntryRelays:
         """True if entries remain that were not examined since a member left."""
         return self._scan is not None
 
-    def begin(self, left: frozenset[str]) -> None:
+    def start(self, left: frozenset[str]) -> None:
         """Begin to examine all entries, since these members left."""
         self._left = left | self._left if self.is_behind else left
         self._scan = self._entries.durable()
 
-    def go_on(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Examine at most `count` entries."""
         for _ in range(count if self._scan is not None else 0):
             assert self._scan is not None
@@ -44,9 +44,9 @@ class EntryRelays:
             if entry is None:
                 self._scan = None
                 return
-            self._look(entry.client_id)
+            self._examine(entry.client_id)
 
-    def _look(self, client_id: str) -> None:
+    def _examine(self, client_id: str) -> None:
         places = self._members.places
         if any(places.is_among(name, client_id) for name in self._left):
             now = places.keepers(client_id)

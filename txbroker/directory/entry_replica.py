@@ -84,9 +84,9 @@ class EntryReplica:
             return self.other_view()
         if batch.first:
             self._syncs[source] = batch.sync
-        elif not self._goes_on(source, batch):
+        elif not self._continues_list(source, batch):
             return self._registered(restart=True)
-        return self._take(source, batch)
+        return self._apply_batch(source, batch)
 
     def wills_sent(self, request: WillsSent) -> None:
         """Remove wills that another keeper has published."""
@@ -105,7 +105,7 @@ class EntryReplica:
 
     # internal
 
-    def _goes_on(self, source: str, batch: Register) -> bool:
+    def _continues_list(self, source: str, batch: Register) -> bool:
         """
         True if the batch belongs to a list that began here, or follows such a list.
 
@@ -118,7 +118,7 @@ class EntryReplica:
             return False
         return batch.keeper_life == self._life and sync is not None and batch.sync in (0, sync)
 
-    def _take(self, source: str, batch: Register) -> Registered:
+    def _apply_batch(self, source: str, batch: Register) -> Registered:
         sync = self._syncs.get(source, 0)
         conflicts: list[DirectoryEntry] = []
         past: list[DirectoryEntry] = []
@@ -147,7 +147,7 @@ class EntryReplica:
         if self._members.is_removed(entry.node):
             return None  # the sender has not seen the removal, and would revive lost sessions
         sync = self._syncs.get(entry.node, 0)
-        return self.entries.put(entry, sync, is_hearsay=entry.node != source)
+        return self.entries.store(entry, sync, is_hearsay=entry.node != source)
 
     def _registered(self, **fields: object) -> Registered:
         settled = self._members.is_settled

@@ -79,7 +79,7 @@ class EntryReplicator:
         entries: EntryTable,
         life: int,
         *,
-        absence: SilentMembers,
+        silence: SilentMembers,
         on_conflict: Callable[[DirectoryEntry, bool], object],
         kept: Callable[[], Iterable[str]],
         on_known: Callable[[str], None],
@@ -104,7 +104,7 @@ class EntryReplicator:
         self._changes = 0
         self._has_entries = False
         self._on_list: set[str] = set()
-        self._absence = absence
+        self._silence = silence
         self._placement = EntryPlacement(members, lambda: [*self.own, *self.gone], self._on_moved)
         self._relays = EntryRelays(members, entries, self._relay)
         sources = EntrySources(
@@ -113,7 +113,7 @@ class EntryReplicator:
             kept=kept,
             is_moving=lambda: self.is_moving,
         )
-        self._lists = EntryUpdates(members, entries, self._placement, absence, life, sources)
+        self._lists = EntryUpdates(members, entries, self._placement, silence, life, sources)
         self._peers = {name: ReplicaPeer(name) for name in members.peers()}
         members.when_changed(self._on_members)
 
@@ -144,7 +144,7 @@ class EntryReplicator:
         self._told.pop(entry.client_id, None)
         self._told[entry.client_id] = self._now()
         self._placement.add(entry.client_id)
-        self._tell(entry.client_id)
+        self._notify_keepers(entry.client_id)
 
     def recheck(self) -> None:
         """
@@ -156,20 +156,20 @@ class EntryReplicator:
                 return
             del self._told[client_id]
             if client_id in self.own and not self._members.is_alone:
-                self._tell(client_id)
+                self._notify_keepers(client_id)
 
     def drop(self, client_id: str) -> None:
         """Unregister the id: its session here has ended."""
         self._told.pop(client_id, None)
-        self._placement.bring(client_id)
+        self._placement.update(client_id)
         own = self.own.pop(client_id, None)
         if own is not None:
-            self._tell(client_id, own.generation)
-            self._let_go(client_id)
+            self._notify_keepers(client_id, own.generation)
+            self._release(client_id)
 
     def withdraw(self, client_id: str, generation: int) -> None:
         """Withdraw a claim up to this generation, which began no session."""
-        self._tell(client_id, generation)
+        self._notify_keepers(client_id, generation)
 
     def deny(self, entry: DirectoryEntry) -> None:
         """Deny an entry that names this node: no session up to it is here."""
@@ -180,11 +180,11 @@ class EntryReplicator:
             # end.
             self.forget(client_id)
             self._on_known(client_id)
-        self._tell(client_id, entry.generation)
+        self._notify_keepers(client_id, entry.generation)
 
-    def give_away(self, entry: DirectoryEntry) -> None:
+    def register_move(self, entry: DirectoryEntry) -> None:
         """Register a session that moved to `entry.node`."""
-        self._placement.bring(entry.client_id)
+        self._placement.update(entry.client_id)
         self.own.pop(entry.client_id, None)
         self._told.pop(entry.client_id, None)
         self.gone[entry.client_id] = entry
@@ -192,22 +192,22 @@ class EntryReplicator:
         self._placement.add(entry.client_id)
         # The entry may be forgotten before a keeper is reached: that keeper receives at least the
         # end here.
-        self._tell(entry.client_id, entry.past)
+        self._notify_keepers(entry.client_id, entry.past)
 
     def forget(self, client_id: str) -> None:
         """Forget the entry of a session that moved away."""
         self.gone.pop(client_id, None)
         self._known.pop(client_id, None)
-        self._let_go(client_id)
+        self._release(client_id)
 
     def forget_node(self, node: str) -> None:
         """Forget the entries of sessions that moved to a node that was removed by command."""
         for client_id in [client_id for client_id, e in self.gone.items() if e.node == node]:
             self.forget(client_id)
 
-    def tell_again(self, client_id: str) -> None:
+    def resend(self, client_id: str) -> None:
         """Send the entry again: a keeper stores another one."""
-        self._tell(client_id)
+        self._notify_keepers(client_id)
 
     def knows(self, client_id: str, keeper: str) -> None:
         """Note that this keeper knows the move of a session."""
@@ -263,7 +263,7 @@ class EntryReplicator:
 
     # from the shell that calls the keepers
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         """
         Examine a slice of the ids after a change of the members; return True if batches may be
         ready.
@@ -271,9 +271,9 @@ class EntryReplicator:
         is_busy = self._lists.is_unfinished or self.is_moving
         self._lists.is_unfinished = False
         if self._placement.is_behind:
-            self._placement.go_on(SLICE)
+            self._placement.advance(SLICE)
         else:
-            self._relays.go_on(SLICE)
+            self._relays.advance(SLICE)
         return is_busy
 
     def met(self, name: str, life: int) -> None:
@@ -297,13 +297,13 @@ class EntryReplicator:
             if now < self.calm or len(self._on_list) >= LISTS:
                 return None
             batch = self._lists.part(peer)
-        elif self._has_news(peer) or (self._has_entries and name in self._absence.watchers):
+        elif self._has_news(peer) or (self._has_entries and name in self._silence.watchers):
             batch = self._lists.news(peer)
         else:
             return None
         if batch is not None:
             peer.in_flight = batch
-            peer.said = peer.change, self._absence.version
+            peer.said = peer.change, self._silence.version
             if not peer.is_listed:
                 self._on_list.add(name)
         return batch
@@ -348,7 +348,7 @@ class EntryReplicator:
         peer.due = now + peer.pause
         peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) / ATTEMPTS))
         if peer.is_listed or (batch.sync and batch.sync == peer.sync):
-            peer.put_back(batch)  # a restarted list has another number
+            peer.requeue(batch)  # a restarted list has another number
 
     # internal
 
@@ -363,15 +363,15 @@ class EntryReplicator:
 
     def _has_news(self, peer: ReplicaPeer) -> bool:
         is_news = peer.pending or peer.relays or peer.change
-        return bool(is_news) or peer.silence != self._absence.version
+        return bool(is_news) or peer.silence != self._silence.version
 
     def _is_lost(self, peer: ReplicaPeer) -> bool:
         if peer.failures or not peer.is_listed:
             return True
-        is_quiet = peer.name not in self._absence.watchers
+        is_quiet = peer.name not in self._silence.watchers
         return is_quiet and self._now() - peer.answered > 2 * self._every + GRACE
 
-    def _let_go(self, client_id: str) -> None:
+    def _release(self, client_id: str) -> None:
         if self._entry_for(client_id) is None:
             self._placement.forget(client_id)
 
@@ -379,15 +379,15 @@ class EntryReplicator:
         peers = [self._peers.get(name) for name in self._placement.keepers(client_id)]
         return sum(peer is None or peer.has_heard(client_id) for peer in peers)
 
-    def _tell(self, client_id: str, generation: int = 0) -> None:
+    def _notify_keepers(self, client_id: str, generation: int = 0) -> None:
         for name in self._placement.keepers(client_id):
             peer = self._peers.get(name)
             if peer is None:
-                self._tell_here(client_id, generation)
+                self._notify_here(client_id, generation)
             else:
-                self._tell_peer(peer, client_id, generation)
+                self._notify_peer(peer, client_id, generation)
 
-    def _tell_peer(self, peer: ReplicaPeer, client_id: str, generation: int) -> None:
+    def _notify_peer(self, peer: ReplicaPeer, client_id: str, generation: int) -> None:
         if not (peer.is_listed or peer.sync):
             # A list not yet begun will have the entry; a begun list ends no entry that came later.
             return
@@ -398,7 +398,7 @@ class EntryReplicator:
         if len(peer.pending) > PENDING:
             peer.start_over()
 
-    def _tell_here(self, client_id: str, generation: int) -> None:
+    def _notify_here(self, client_id: str, generation: int) -> None:
         entry = self._entry_for(client_id)
         if entry is None:
             self._entries.end(client_id, self._members.name, generation)
@@ -411,7 +411,7 @@ class EntryReplicator:
         name = self._members.name
         if name not in self._placement.keepers(entry.client_id):
             return
-        verdict = self._entries.put(entry, is_hearsay=entry.node != name)
+        verdict = self._entries.store(entry, is_hearsay=entry.node != name)
         self.knows(entry.client_id, name)
         if isinstance(verdict, KnownAbove):
             self._on_conflict(verdict.entry, verdict.has_ended)
@@ -423,7 +423,7 @@ class EntryReplicator:
             self._on_list.discard(name)
         if left:
             self._changes += 1
-            self._relays.begin(left)
+            self._relays.start(left)
             for peer in self._peers.values():
                 if not peer.is_listed:
                     peer.start_over()
@@ -453,7 +453,7 @@ class EntryReplicator:
         me = self._members.name
         for name in now:
             if name not in before and name != me:
-                self._tell_peer(self._peers[name], client_id, 0)
+                self._notify_peer(self._peers[name], client_id, 0)
         if me in now:
             self._put_here(entry)
         elif entry.node == me:
@@ -461,7 +461,7 @@ class EntryReplicator:
         if entry.node == me:
             for name in before:
                 if name not in now and name in self._peers:
-                    self._tell_peer(self._peers[name], client_id, entry.generation)
+                    self._notify_peer(self._peers[name], client_id, entry.generation)
 
     def _relay(self, name: str, client_id: str) -> None:
         peer = self._peers.get(name)

@@ -115,9 +115,9 @@ class EntryTable:
             known = record.entry
             if known.generation >= entry.incarnation and known.node != entry.node:
                 return KnownAbove(known, record.ended)
-        return self.put(entry)
+        return self.store(entry)
 
-    def put(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
+    def store(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
         """
         Store an entry that its holder sent, or that another node sent of the holder (`is_hearsay`).
         """
@@ -128,7 +128,7 @@ class EntryTable:
                 return EntryTableFull.FULL
             record = _Record(entry)
             self._records[entry.client_id] = record
-            self._note_will(entry)
+            self._record_will(entry)
         else:
             known = record.entry
             if known.order > entry.order or (record.ended and known.order == entry.order):
@@ -183,7 +183,7 @@ class EntryTable:
         due = self._losers.get(node, {})
         return tuple(self._records[client_id].entry for client_id in islice(due, count))
 
-    def told(self, node: str, entry: DirectoryEntry) -> None:
+    def acknowledge(self, node: str, entry: DirectoryEntry) -> None:
         """Note that the node has acted on the entry."""
         record = self._records.get(entry.client_id)
         if record is not None and record.entry.order >= entry.order:
@@ -222,7 +222,7 @@ class EntryTable:
             self._forget_hearsay(entry)
             self._confirmed.setdefault(entry.node, {})[client_id] = None
 
-    def ask_again(self) -> None:
+    def mark_unconfirmed(self) -> None:
         """Turn confirmed entries into hearsay again, so that their nodes are asked once more."""
         confirmed, self._confirmed = self._confirmed, {}
         for node, ids in confirmed.items():
@@ -266,8 +266,11 @@ class EntryTable:
         record = self._records.get(client_id)
         if record is None or record.entry.node != node:
             return
-        testament = record.entry.testament
-        if testament is not None and (testament.life, testament.number) <= (life, number):
+        directory_will = record.entry.testament
+        if directory_will is not None and (directory_will.life, directory_will.number) <= (
+            life,
+            number,
+        ):
             self._forget_will(record.entry)
             record.entry = attrs.evolve(record.entry, testament=None)
             self._store(record)
@@ -343,7 +346,7 @@ class EntryTable:
         record.entry = entry
         record.ended = False
         self._forget_loser(record, entry.node)
-        self._note_will(entry)
+        self._record_will(entry)
 
     def _end(self, record: _Record) -> None:
         self._forget_will(record.entry)
@@ -373,7 +376,7 @@ class EntryTable:
             if not due:
                 del self._losers[node]
 
-    def _note_will(self, entry: DirectoryEntry) -> None:
+    def _record_will(self, entry: DirectoryEntry) -> None:
         if entry.testament is not None:
             self._wills.setdefault(entry.node, {})[entry.client_id] = None
 
@@ -396,7 +399,7 @@ class EntryTable:
     def _load(self, value: bytes) -> None:
         record = _from_bytes(value)
         self._records[record.entry.client_id] = record
-        self._note_will(record.entry)
+        self._record_will(record.entry)
         if not record.ended:
             self._doubt(record)
         losers, record.losers = record.losers, {}
@@ -410,7 +413,7 @@ def _is_lasting(entry: DirectoryEntry) -> bool:
 
 def _to_bytes(record: _Record) -> bytes:
     entry = record.entry
-    testament = entry.testament
+    directory_will = entry.testament
     fields = [
         entry.client_id,
         entry.node,
@@ -419,9 +422,9 @@ def _to_bytes(record: _Record) -> bytes:
         entry.replaces,
         record.ended,
         record.losers,
-        testament_fields(testament),
+        testament_fields(directory_will),
     ]
-    return pack(fields, b"" if testament is None else testament.will.payload)
+    return pack(fields, b"" if directory_will is None else directory_will.will.payload)
 
 
 def _from_bytes(value: bytes) -> _Record:

@@ -51,7 +51,7 @@ class EntryUpdates:
         members: Members,
         entries: EntryTable,
         placement: EntryPlacement,
-        absence: SilentMembers,
+        silence: SilentMembers,
         life: int,
         sources: EntrySources,
     ) -> None:
@@ -59,7 +59,7 @@ class EntryUpdates:
         self._members = members
         self._entries = entries
         self._placement = placement
-        self._absence = absence
+        self._silence = silence
         self._life = life
         self._sources = sources
         self._count = life << 32
@@ -73,7 +73,7 @@ class EntryUpdates:
         """Return the next part of a complete list; None: further slices must find it first."""
         if peer.again is not None:
             again, peer.again = peer.again, None
-            return attrs.evolve(again, view=self._members.view, silent=self._absence.silent)
+            return attrs.evolve(again, view=self._members.view, silent=self._silence.silent)
         if not peer.sync:
             # The content of the list is fixed after the keeper knows of the list. Otherwise the
             # list would end entries that other members send the keeper later.
@@ -177,6 +177,6 @@ class EntryUpdates:
             life=self._life,
             keeper_life=peer.life,
             sync=0 if peer.is_listed else peer.sync,
-            silent=self._absence.silent,
+            silent=self._silence.silent,
             **what,
         )

@@ -84,7 +84,9 @@ class MemberAdmission:
 
     # from the node
 
-    def told(self, source: object, members: Iterable[Member], *, is_stream: bool = False) -> None:
+    def store_members(
+        self, source: object, members: Iterable[Member], *, is_stream: bool = False
+    ) -> None:
         """Store the members that a node names, over its join stream or in a call."""
         believed: list[Member] = []
         until = None if is_stream else self._now() + KEPT

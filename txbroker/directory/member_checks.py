@@ -103,15 +103,15 @@ def _check_is_about(client_id: str, entry: DirectoryEntry) -> None:
 def _check_entry(entry: DirectoryEntry, known: Known) -> None:
     check_name(entry.node)
     check_near("incarnation", max(entry.incarnation, entry.replaces), known(entry.client_id))
-    testament = entry.testament
-    if testament is None:
+    directory_will = entry.testament
+    if directory_will is None:
         return
-    if testament.will.qos > MOST_QOS:
-        raise PeerError(f"a will of QoS {testament.will.qos}")
-    if testament.will.delay > MOST_DELAY:
-        raise PeerError(f"a will with a delay of {testament.will.delay} s")
-    check_properties((testament.will.properties,))
+    if directory_will.will.qos > MOST_QOS:
+        raise PeerError(f"a will of QoS {directory_will.will.qos}")
+    if directory_will.will.delay > MOST_DELAY:
+        raise PeerError(f"a will with a delay of {directory_will.will.delay} s")
+    check_properties((directory_will.will.properties,))
     try:
-        validate_topic_name(testament.will.topic)
+        validate_topic_name(directory_will.will.topic)
     except TopicError as error:
         raise PeerError(f"a will: {error}") from None

@@ -62,7 +62,7 @@ class Member:
 class Members:
     """
     What node `name` of `site` knows. A root knows everyone there is; any other node is to be told
-    once (`learn`) before it may conclude anything from its list.
+    once (`merge_list`) before it may conclude anything from its list.
 
     `is_alone`: this node is the only member of its site. `left_out` counts members for which there
     was no room; `unsettlings` grows whenever what others have said before is not enough any more.
@@ -186,7 +186,7 @@ class Members:
             mine = attrs.evolve(mine, version=version + 1)
         self._take({self.name: mine} if known != mine else {})
 
-    def learn(self, members: Iterable[Member], source: object = None) -> None:
+    def merge_list(self, members: Iterable[Member], source: object = None) -> None:
         """
         Merge the parent's complete list; the list is complete from then on. `source` as in `merge`.
         """
@@ -195,7 +195,7 @@ class Members:
             self._table.put(_JOINED, b"1")
             self.is_joined = True
         if not self.merge(members, source) and is_news:
-            self._tell()
+            self._notify()
 
     def merge(self, members: Iterable[Member], source: object = None) -> bool:
         """
@@ -323,7 +323,7 @@ class Members:
             self._table.put(member.name.encode(), pack(fields))
         while len(self._removed) > REMOVED:
             self._forget(next(iter(self._removed)))
-        self._tell()
+        self._notify()
 
     def _note(self, name: str, member: Member, source: object) -> None:
         self._last_change += 1
@@ -356,7 +356,7 @@ class Members:
         self.unsettlings += 1
         self._table.delete(_SETTLED)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         run_all(self._actions)
 
     def _work_out(self, news: Mapping[str, Member | None], known: Mapping[str, Member]) -> bool:

@@ -39,8 +39,8 @@ class MoveSweep:
     def __init__(
         self,
         members: Members,
-        arrivals: SessionTakeovers,
-        holdings: SessionOwnership,
+        takeovers: SessionTakeovers,
+        ownership: SessionOwnership,
         host: SessionHost,
         *,
         let_go: Callable[[Move], None],
@@ -48,8 +48,8 @@ class MoveSweep:
         now: Callable[[], float],
     ) -> None:
         self._members = members
-        self._arrivals = arrivals
-        self._holdings = holdings
+        self._takeovers = takeovers
+        self._ownership = ownership
         self._host = host
         self._let_go = let_go
         self._is_old = is_old
@@ -64,22 +64,22 @@ class MoveSweep:
         """
         if not self._open and self._now() >= self._next:
             self._next = self._now() + EVERY
-            self._let_go_of_lost()
+            self._forget_lost()
             moves = dict.fromkeys(self._host.moves())
-            moves.update(((one.token, id_), None) for id_, one in self._holdings.tombstones())
+            moves.update(((one.token, id_), None) for id_, one in self._ownership.tombstones())
             self._open = [move for move in moves if move in self._known]
             self._known = set(moves)
         for token, client_id in self._open[:AT_ONCE]:
-            yield ("sweep", client_id, token.hex()), self._look((token, client_id))
+            yield ("sweep", client_id, token.hex()), self._examine((token, client_id))
         del self._open[:AT_ONCE]
 
-    def _let_go_of_lost(self) -> None:
-        for client_id, one in list(self._holdings.tombstones()):
+    def _forget_lost(self) -> None:
+        for client_id, one in list(self._ownership.tombstones()):
             if self._members.get(one.node) is None or self._is_old(one.since):
                 self._let_go((one.token, client_id))
 
-    def _look(self, move: Move) -> Procedure[None]:
+    def _examine(self, move: Move) -> Procedure[None]:
         sites = (self._members.site, *self._members.sites())
-        decisions = yield from self._arrivals.look_at(SessionSearch(move[1]), sites)
+        decisions = yield from self._takeovers.ask_keepers(SessionSearch(move[1]), sites)
         if all(isinstance(decision, NoSession) for decision in decisions.values()):
             self._let_go(move)

@@ -70,7 +70,7 @@ class QuorumRead:
         self._settled: set[str] = set()
         self._done: set[str] = set()
 
-    def take(self, keeper: str, answer: Answer | None) -> bool:
+    def add_answer(self, keeper: str, answer: Answer | None) -> bool:
         """Store an answer (None: no answer came); return True if no further answer is needed."""
         self._done.add(keeper)
         if answer is not None:

@@ -25,7 +25,7 @@ class Reachability:
         self._now = now
         self._silent: dict[str, tuple[float, int]] = {}
 
-    def heard(self, name: str) -> None:
+    def record_contact(self, name: str) -> None:
         """Note that the member answered, or asked something."""
         self._silent.pop(name, None)
 
@@ -39,6 +39,6 @@ class Reachability:
         since, calls = self._silent.get(name, (self._now(), 0))
         return calls >= CALLS and self._now() - since >= AWAY
 
-    def keep(self, is_known: Callable[[str], bool]) -> None:
+    def forget_unknown(self, is_known: Callable[[str], bool]) -> None:
         """Delete the records of nodes that are no members."""
         self._silent = {name: seen for name, seen in self._silent.items() if is_known(name)}

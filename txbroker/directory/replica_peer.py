@@ -68,7 +68,7 @@ class ReplicaPeer:
         self.ready.clear()
         self.relayed.clear()
 
-    def put_back(self, batch: Register) -> None:
+    def requeue(self, batch: Register) -> None:
         """Make the content of a batch pending again: the keeper may not have received it."""
         if not self.is_listed:
             self.again = batch

@@ -96,10 +96,10 @@ class SessionDiscards:
         self,
         *,
         members: Members,
-        holdings: SessionOwnership,
-        registrar: EntryReplicator,
-        arrivals: SessionTakeovers,
-        presence: ConnectedClients,
+        ownership: SessionOwnership,
+        replicator: EntryReplicator,
+        takeovers: SessionTakeovers,
+        connected: ConnectedClients,
         host: SessionHost,
         table: DurableTable,
         wait: float,
@@ -107,10 +107,10 @@ class SessionDiscards:
         moment: Callable[[], MachineTime],
     ) -> None:
         self._members = members
-        self._holdings = holdings
-        self._registrar = registrar
-        self._arrivals = arrivals
-        self._presence = presence
+        self._ownership = ownership
+        self._replicator = replicator
+        self._takeovers = takeovers
+        self._connected = connected
         self._host = host
         self._table = table
         self._wait = wait
@@ -129,10 +129,10 @@ class SessionDiscards:
 
     def is_needed(self, client_id: str) -> bool:
         """True if other nodes must be asked before a clean session of that id begins."""
-        members, holdings = self._members, self._holdings
+        members, ownership = self._members, self._ownership
         if not (members.is_only and members.is_joined):
             return True
-        return client_id in holdings.arriving or holdings.tombstone(client_id) is not None
+        return client_id in ownership.arriving or ownership.tombstone(client_id) is not None
 
     def clear(self, client_id: str, is_wanted: Callable[[], bool]) -> Procedure[float | None]:
         """
@@ -149,13 +149,13 @@ class SessionDiscards:
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
             attempt = self._attempt(search, _Due(generation=ANY, began=began))
-            found = yield from self._arrivals.alone(client_id, attempt)
+            found = yield from self._takeovers.alone(client_id, attempt)
             if found is not None:
                 raised = max(raised, found.incarnation)
                 is_told = found.is_known
                 if found.is_whole:
                     self._forget(client_id)
-            is_vain = not self._members.is_joined or self._arrivals.is_cut_off(client_id)
+            is_vain = not self._members.is_joined or self._takeovers.is_cut_off(client_id)
             if self._now() >= until or (not search.go_on and is_vain):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
@@ -170,7 +170,7 @@ class SessionDiscards:
             if not is_wanted():
                 return until  # `cleared` of a client that disconnected would never be removed
         is_any = search.void or search.closed or not is_told
-        self._presence.cleared[client_id] = ClearedAbove(
+        self._connected.cleared[client_id] = ClearedAbove(
             generation=search.generation if is_any else 0, incarnation=raised
         )
         return until
@@ -181,10 +181,10 @@ class SessionDiscards:
         """
         Wait until a majority of the keepers knows the clean session, or most keepers do not answer.
         """
-        registrar = self._registrar
+        replicator = self._replicator
 
         def is_over() -> bool:
-            return registrar.is_told_to_most(client_id) or registrar.is_deaf(client_id)
+            return replicator.is_told_to_most(client_id) or replicator.is_deaf(client_id)
 
         while is_wanted() and not is_over() and self._now() < until:
             yield Pause(seconds=LOOK, until=is_over)
@@ -217,7 +217,7 @@ class SessionDiscards:
             if due is None:
                 return
             search.go_on = False
-            found = yield from self._arrivals.alone(client_id, self._attempt(search, due))
+            found = yield from self._takeovers.alone(client_id, self._attempt(search, due))
             if not search.go_on:
                 # Only the last attempt counts: a holder that is asked each time would be asked for
                 # ever.
@@ -228,51 +228,51 @@ class SessionDiscards:
 
     def discard(self, source: str, request: Discard) -> Reply:
         """End the session of a client that began a clean session at `source`."""
-        client_id, holdings = request.client_id, self._holdings
-        arriving = holdings.arriving.get(client_id)
+        client_id, ownership = request.client_id, self._ownership
+        arriving = ownership.arriving.get(client_id)
         if arriving is not None and request.incarnation < arriving.incarnation:
             return Busy()
         if arriving is not None:
             # An asker that knows this incarnation proves the release: nodes learn the incarnation
             # only after it.
-            self._arrivals.adopt(client_id)
-        elif client_id in self._arrivals.busy and source < self._members.name:
+            self._takeovers.adopt(client_id)
+        elif client_id in self._takeovers.busy and source < self._members.name:
             return Busy()
-        claim = self._arrivals.claims.pop(client_id, None)
+        claim = self._takeovers.claims.pop(client_id, None)
         if claim is not None:
             return NotHeld(incarnation=claim.incarnation)
-        holding = holdings.held.get(client_id)
-        if holding is None:
+        owned = ownership.held.get(client_id)
+        if owned is None:
             return self._discard_connection(request)
-        if not self._is_older(request, holding):
+        if not self._is_older(request, owned):
             return Kept()
-        if holding.incarnation > request.incarnation:
+        if owned.incarnation > request.incarnation:
             # A late request must not end a session at an incarnation that the asker did not know.
-            return MovedTo(node=self._members.name, incarnation=holding.incarnation)
-        holdings.drop(client_id)
-        self._registrar.drop(client_id)
+            return MovedTo(node=self._members.name, incarnation=owned.incarnation)
+        ownership.drop(client_id)
+        self._replicator.drop(client_id)
         self._host.discard(client_id, is_moved=False)
-        return Discarded(incarnation=holding.incarnation)
+        return Discarded(incarnation=owned.incarnation)
 
     # internal
 
     def _discard_connection(self, request: Discard) -> Reply:
         client_id = request.client_id
-        own = self._registrar.own.get(client_id)
-        since = self._presence.seconds_here(client_id)
+        own = self._replicator.own.get(client_id)
+        since = self._connected.seconds_here(client_id)
         if own is not None and since is not None and since * 1000 < request.age:
             return Kept()
         if own is not None:
-            self._registrar.drop(client_id)
+            self._replicator.drop(client_id)
             if not own.persistent:
                 self._host.close(client_id)
             return Discarded(incarnation=own.generation)
-        gone = self._holdings.tombstone(client_id)
+        gone = self._ownership.tombstone(client_id)
         if gone is None:
             return NotHeld()
         return MovedTo(node=gone.node, incarnation=gone.incarnation)
 
-    def _is_older(self, request: Discard, holding: OwnedSession) -> bool:
+    def _is_older(self, request: Discard, owned: OwnedSession) -> bool:
         """
         True if the client connected to the session before it began the clean one, as far as is
         known.
@@ -281,14 +281,14 @@ class SessionDiscards:
         process may not have stored that time. So the time decides only if the client left in this
         process, or if the incarnation is above `through`. Otherwise the session counts as older.
         """
-        since = self._presence.seconds_here(request.client_id)
-        if since is None and request.age < UNKNOWN and holding.since is not None:
-            age = holding.since.age(self._moment())
+        since = self._connected.seconds_here(request.client_id)
+        if since is None and request.age < UNKNOWN and owned.since is not None:
+            age = owned.since.age(self._moment())
             since = None if age is None else age / 1000
         if since is None:
             away = self._host.idle(request.client_id)
             has_left = request.age < UNKNOWN and 0 < away < self._now() - self._started
-            if has_left or holding.incarnation > request.through:
+            if has_left or owned.incarnation > request.through:
                 since = away
         return since is None or since * 1000 >= request.age
 
@@ -305,7 +305,7 @@ class SessionDiscards:
             search.go_on = True  # `holders` may name further nodes
             return _Found()
         sites = (members.site, *members.sites())
-        decisions = yield from self._arrivals.look_at(search, sites)
+        decisions = yield from self._takeovers.ask_keepers(search, sites)
         for decision in decisions.values():
             if isinstance(decision, DirectoryEntry):
                 yield from self._follow(search, decision.node, decision.incarnation, due)
@@ -337,10 +337,10 @@ class SessionDiscards:
         Return the node and incarnation of a session that only this node knows: moved away, or
         arriving.
         """
-        gone = self._holdings.tombstone(search.client_id)
+        gone = self._ownership.tombstone(search.client_id)
         if gone is not None and gone.incarnation > search.void.get(gone.node, 0):
             return gone.node, gone.incarnation
-        arriving = self._holdings.arriving.get(search.client_id)
+        arriving = self._ownership.arriving.get(search.client_id)
         if arriving is not None and arriving.incarnation > search.void.get(arriving.node, 0):
             return arriving.node, arriving.incarnation
         return None
@@ -377,7 +377,7 @@ class SessionDiscards:
             if not search.is_wanted():
                 return  # a client that disconnected may have a newer session elsewhere
             request = self._request(search.client_id, incarnation, due)
-            reply = yield from self._arrivals.ask_holder(node, request)
+            reply = yield from self._takeovers.ask_holder(node, request)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
                 search.silent.pop(node, None)
             match reply:

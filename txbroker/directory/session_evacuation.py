@@ -37,29 +37,29 @@ class SessionEvacuation:
     def __init__(
         self,
         members: Members,
-        holdings: SessionOwnership,
+        ownership: SessionOwnership,
         host: SessionHost,
         now: Callable[[], float],
     ) -> None:
         self._members = members
-        self._holdings = holdings
+        self._ownership = ownership
         self._host = host
         self._now = now
 
-    def leave(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
+    def evacuate(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """
         Move all sessions to the node `heir`; return "", or one line that names what cannot move.
 
         `is_wanted` returns False: the operator has cancelled the retirement.
         """
         fewest, since = 1 << 62, self._now()
-        while is_wanted() and (left := self._left()):
+        while is_wanted() and (left := self._remaining()):
             if len(left) < fewest:
                 fewest, since = len(left), self._now()
             if self._now() - since >= PATIENCE:
                 more = f" and {len(left) - 1} more" if len(left) > 1 else ""
                 name = next(iter(left))
-                if name not in self._holdings.held:
+                if name not in self._ownership.held:
                     reason = "is given, and what it waits for is not confirmed by its zones' nodes"
                     return f"session {name!r}{more} {reason} (`txbroker tree`)"
                 return (
@@ -71,20 +71,20 @@ class SessionEvacuation:
         return ""
 
     def _offer(self, heir: str) -> Procedure[None]:
-        held = islice(self._holdings.held.items(), AT_ONCE)
+        held = islice(self._ownership.held.items(), AT_ONCE)
         calls = tuple(
-            (heir, Entrust(client_id=client_id, incarnation=holding.incarnation))
-            for client_id, holding in held
+            (heir, Entrust(client_id=client_id, incarnation=owned.incarnation))
+            for client_id, owned in held
         )
         if calls:
             yield SendRequest(calls=calls, take=lambda _name, _reply: False)
 
-    def _left(self) -> dict[str, None]:
+    def _remaining(self) -> dict[str, None]:
         """Return the client ids for which other nodes still need this node."""
-        holdings = self._holdings
-        left = dict.fromkeys([*holdings.held, *holdings.arriving])
-        for client_id in holdings.gone:
-            if holdings.is_awaited(client_id, self._members.get):
+        ownership = self._ownership
+        left = dict.fromkeys([*ownership.held, *ownership.arriving])
+        for client_id in ownership.tombstone_ids:
+            if ownership.is_awaited(client_id, self._members.get):
                 left[client_id] = None
         left |= {client_id: None for _, client_id in self._host.moves()}
         return left

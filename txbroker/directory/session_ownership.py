@@ -121,13 +121,13 @@ class SessionOwnership:
         self.arriving = {key.decode(): _arriving(value, lived()) for key, value in arriving.items()}
         self.frozen: dict[str, FrozenSession] = {}
         self._unfinished: dict[str, None] = {}
-        for client_id, holding in self.held.items():
-            self._note(client_id, holding)
+        for client_id, owned in self.held.items():
+            self._mark_changed(client_id, owned)
 
     # from the directory
 
     @property
-    def gone(self) -> tuple[str, ...]:
+    def tombstone_ids(self) -> tuple[str, ...]:
         """Return the ids with tombstones."""
         return tuple(self._gone)
 
@@ -149,21 +149,21 @@ class SessionOwnership:
 
     def start(self) -> None:
         """Reconcile the stored sessions with this table after a start."""
-        for client_id, holding in list(self.held.items()):
+        for client_id, owned in list(self.held.items()):
             tombstone = self.tombstone(client_id)
-            if tombstone is not None and tombstone.incarnation > holding.incarnation:
+            if tombstone is not None and tombstone.incarnation > owned.incarnation:
                 self.drop(client_id)
                 self._host.discard(client_id, is_moved=True)
             elif not self._host.is_kept(client_id):
                 self.drop(client_id)
             else:
-                self._await_remains(client_id, holding)
+                self._await_remains(client_id, owned)
 
-    def hold(self, client_id: str, holding: OwnedSession) -> None:
+    def store(self, client_id: str, owned: OwnedSession) -> None:
         """Store the session's ownership, new or changed, and forget its confirmed tombstones."""
-        self.held[client_id] = holding
-        self._note(client_id, holding)
-        self._held_table.put(client_id.encode(), _holding_record(holding))
+        self.held[client_id] = owned
+        self._mark_changed(client_id, owned)
+        self._held_table.put(client_id.encode(), _holding_record(owned))
         self.forget_gone(client_id)
 
     def drop(self, client_id: str) -> None:
@@ -183,7 +183,7 @@ class SessionOwnership:
         known = self.held.get(client_id), arriving, self.tombstone(client_id)
         self.drop(client_id)
         if arriving is not None and not arriving.is_void:
-            self._keep(client_id, attrs.evolve(arriving, is_void=True))
+            self._store_arriving(client_id, attrs.evolve(arriving, is_void=True))
         return max(one.incarnation for one in known if one is not None)
 
     def forget_gone(self, client_id: str) -> None:
@@ -207,11 +207,11 @@ class SessionOwnership:
 
     # from the node that fetches a session
 
-    def take(self, source: str, request: Take, now: float) -> Taken | MovedTo | NotHeld | Busy:
+    def freeze(self, source: str, request: Take, now: float) -> Taken | MovedTo | NotHeld | Busy:
         """Return a copy of the session for `source`, and freeze the session."""
         client_id = request.client_id
-        holding = self.held.get(client_id)
-        if holding is None:
+        owned = self.held.get(client_id)
+        if owned is None:
             tombstone = self.tombstone(client_id)
             if tombstone is None:
                 return NotHeld()
@@ -227,21 +227,23 @@ class SessionOwnership:
         state = self._host.freeze(client_id)
         if state is None:
             self.drop(client_id)
-            return NotHeld(incarnation=holding.incarnation)
+            return NotHeld(incarnation=owned.incarnation)
         frozen = FrozenSession(
             node=source,
             token=self._make_token(),
-            incarnation=max(holding.incarnation, request.holds) + 1,
+            incarnation=max(owned.incarnation, request.holds) + 1,
             since=now,
         )
         self.frozen[client_id] = frozen
-        here = Left(node=self._name, token=frozen.token, remains=self._host.remains(client_id))
+        here = Left(
+            node=self._name, token=frozen.token, remains=self._host.pending_publishes(client_id)
+        )
         return Taken(
             incarnation=frozen.incarnation,
             token=frozen.token,
             state=state,
-            unasked=holding.unasked,
-            left=(*holding.left, here),
+            unasked=owned.unasked,
+            left=(*owned.left, here),
         )
 
     def release(self, source: str, request: Release) -> Released | NotReleased:
@@ -281,7 +283,7 @@ class SessionOwnership:
 
     # from the takeover at this node
 
-    def arrive(self, client_id: str, node: str, taken: Taken) -> None:
+    def store_copy(self, client_id: str, node: str, taken: Taken) -> None:
         """Store a copy; the copy must be durable before its release."""
         arriving = ArrivingSession(
             node=node,
@@ -292,7 +294,7 @@ class SessionOwnership:
             left=taken.left[-LEFT_LIMIT:],
             since=self._lived(),
         )
-        self._keep(client_id, arriving)
+        self._store_arriving(client_id, arriving)
 
     def refuse(self, client_id: str) -> None:
         """Delete a copy that the earlier holder did not release: the copy is void."""
@@ -305,23 +307,23 @@ class SessionOwnership:
         known = self.held.get(client_id)
         away = (self._lived() - arriving.since) / 1e6
         self._host.adopt(client_id, arriving.state, arriving.incarnation, away)
-        holding = OwnedSession(
+        owned = OwnedSession(
             incarnation=arriving.incarnation, unasked=arriving.unasked, left=arriving.left
         )
         if known is not None:
             self.thaw(client_id)
-            holding = OwnedSession(
+            owned = OwnedSession(
                 incarnation=max(known.incarnation, arriving.incarnation),
                 unasked=tuple(sorted({*known.unasked, *arriving.unasked})),
                 left=(*known.left, *arriving.left)[-LEFT_LIMIT:],
                 since=known.since,
             )
-        self.hold(client_id, holding)
+        self.store(client_id, owned)
         self.refuse(client_id)
-        self._await_remains(client_id, holding)
-        return holding
+        self._await_remains(client_id, owned)
+        return owned
 
-    def left(self) -> Iterator[tuple[str, Left]]:
+    def earlier_holders(self) -> Iterator[tuple[str, Left]]:
         """
         Yield the client ids here with each earlier holder that has publishes to finish.
 
@@ -334,17 +336,17 @@ class SessionOwnership:
 
     def awaits_others(self, client_id: str, left: Left) -> bool:
         """True if another earlier holder of the session has pending publishes for it."""
-        holding = self.held.get(client_id)
-        return holding is not None and any(
-            other.remains.zones for other in holding.left if other.token != left.token
+        owned = self.held.get(client_id)
+        return owned is not None and any(
+            other.remains.zones for other in owned.left if other.token != left.token
         )
 
     def unasked(self) -> list[str]:
         """Return the client ids here for which other sites must still be asked."""
         return [client_id for client_id in self._unfinished if self.held[client_id].unasked]
 
-    def on_remains(
-        self, client_id: str, left: Left, remains: PendingPublishes, *, is_resolved: bool
+    def on_pending_publishes(
+        self, client_id: str, left: Left, pending_publishes: PendingPublishes, *, is_resolved: bool
     ) -> None:
         """
         Store the pending publishes that an earlier holder reported.
@@ -352,17 +354,17 @@ class SessionOwnership:
         An earlier holder with no pending publishes is dropped once it knows that the session is
         resolved.
         """
-        holding = self.held.get(client_id)
-        if holding is None or left not in holding.left or client_id in self.frozen:
+        owned = self.held.get(client_id)
+        if owned is None or left not in owned.left or client_id in self.frozen:
             return
-        self._host.await_remains(client_id, left.node, remains)
-        others = tuple(other for other in holding.left if other != left)
-        if remains.zones or not is_resolved:
-            if left.remains.zones != remains.zones:
-                now = attrs.evolve(left, remains=PendingPublishes(zones=remains.zones))
-                self.hold(client_id, attrs.evolve(holding, left=(*others, now)))
+        self._host.await_remains(client_id, left.node, pending_publishes)
+        others = tuple(other for other in owned.left if other != left)
+        if pending_publishes.zones or not is_resolved:
+            if left.remains.zones != pending_publishes.zones:
+                now = attrs.evolve(left, remains=PendingPublishes(zones=pending_publishes.zones))
+                self.store(client_id, attrs.evolve(owned, left=(*others, now)))
         else:
-            self.hold(client_id, attrs.evolve(holding, left=others))
+            self.store(client_id, attrs.evolve(owned, left=others))
 
     def check(self) -> None:
         """State that a session is here, or went; after the end of a turn."""
@@ -389,18 +391,18 @@ class SessionOwnership:
 
     # internal
 
-    def _keep(self, client_id: str, arriving: ArrivingSession) -> None:
+    def _store_arriving(self, client_id: str, arriving: ArrivingSession) -> None:
         self.arriving[client_id] = arriving
         self._arriving_table.put(client_id.encode(), _arriving_record(arriving))
 
-    def _note(self, client_id: str, holding: OwnedSession) -> None:
-        if holding.left or holding.unasked:
+    def _mark_changed(self, client_id: str, owned: OwnedSession) -> None:
+        if owned.left or owned.unasked:
             self._unfinished[client_id] = None
         else:
             self._unfinished.pop(client_id, None)
 
-    def _await_remains(self, client_id: str, holding: OwnedSession) -> None:
-        for left in holding.left:
+    def _await_remains(self, client_id: str, owned: OwnedSession) -> None:
+        for left in owned.left:
             self._host.await_remains(client_id, left.node, left.remains)
 
     def _bury(self, client_id: str, tombstones: tuple[Tombstone, ...]) -> None:
@@ -429,10 +431,10 @@ def _left_from(fields: list[list[object]]) -> tuple[Left, ...]:
     )
 
 
-def _holding_record(holding: OwnedSession) -> bytes:
-    since = () if holding.since is None else holding.since.fields
-    left = _left_fields(holding.left)
-    return pack([holding.incarnation, list(holding.unasked), left, list(since)])
+def _holding_record(owned: OwnedSession) -> bytes:
+    since = () if owned.since is None else owned.since.fields
+    left = _left_fields(owned.left)
+    return pack([owned.incarnation, list(owned.unasked), left, list(since)])
 
 
 def _holding(record: bytes) -> OwnedSession:

@@ -111,9 +111,9 @@ class SessionTakeovers:
         self,
         *,
         members: Members,
-        keeper: EntryReplica,
-        holdings: SessionOwnership,
-        registrar: EntryReplicator,
+        replica: EntryReplica,
+        ownership: SessionOwnership,
+        replicator: EntryReplicator,
         reach: Reachability,
         wait: float,
         is_fresh: bool,
@@ -123,9 +123,9 @@ class SessionTakeovers:
         self.claims: dict[str, DirectoryEntry] = {}
         self.busy: set[str] = set()
         self._members = members
-        self._keeper = keeper
-        self._holdings = holdings
-        self._registrar = registrar
+        self._replica = replica
+        self._ownership = ownership
+        self._replicator = replicator
         self._reach = reach
         self._wait = wait
         self._is_fresh = is_fresh
@@ -134,7 +134,7 @@ class SessionTakeovers:
 
     # from the directory
 
-    def arrive(
+    def take_over(
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
         """
@@ -145,7 +145,7 @@ class SessionTakeovers:
         begins.
         """
         search = SessionSearch(client_id, is_wanted=is_wanted)
-        alone = self._begin_alone(search) if is_wanted() else None
+        alone = self._claim_alone(search) if is_wanted() else None
         if alone is not None:
             return alone
         deadline = self._now() + self._wait
@@ -158,15 +158,15 @@ class SessionTakeovers:
                 break
             if not search.go_on:
                 yield Pause(seconds=RETRY)
-        if self._is_fresh and is_wanted() and client_id not in self._holdings.held:
+        if self._is_fresh and is_wanted() and client_id not in self._ownership.held:
             return self._begin(search, search.generation + 1)
-        if search.claimed and client_id not in self._holdings.held:
-            self._registrar.withdraw(client_id, search.claimed)
+        if search.claimed and client_id not in self._ownership.held:
+            self._replicator.withdraw(client_id, search.claimed)
         return TakeoverRefused(reason=search.reason or "the client is gone")
 
     def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
         """Fetch the session that `node` holds; a session here merges it."""
-        search = SessionSearch(client_id, is_merging=client_id in self._holdings.held)
+        search = SessionSearch(client_id, is_merging=client_id in self._ownership.held)
         yield from self.alone(client_id, self._fetch(search, node, incarnation))
 
     def ask_holder(self, node: str, request: Request) -> Procedure[Reply | None]:
@@ -182,56 +182,56 @@ class SessionTakeovers:
         A removed node cannot be asked, and may have released the copy. This node adopts its copy:
         no other node has the session, and without the copy the client would be refused for ever.
         """
-        arriving = self._holdings.arriving[client_id]
+        arriving = self._ownership.arriving[client_id]
         if self._members.is_removed(arriving.node):
             return (yield from self._settle(client_id))
         reply = yield from ask(arriving.node, Release(client_id=client_id, token=arriving.token))
-        if self._holdings.arriving.get(client_id) is not arriving:
-            return client_id in self._holdings.held
+        if self._ownership.arriving.get(client_id) is not arriving:
+            return client_id in self._ownership.held
         if isinstance(reply, Released):
             return (yield from self._settle(client_id))
         if isinstance(reply, NotReleased):
-            self._holdings.refuse(client_id)
+            self._ownership.refuse(client_id)
         return False
 
     def finish_alone(self, client_id: str) -> Procedure[None]:
         """Finish a copy (see `finish`), unless another procedure runs for the id."""
-        if client_id in self._holdings.arriving:
+        if client_id in self._ownership.arriving:
             yield from self.alone(client_id, self.finish(client_id))
 
     def adopt(self, client_id: str) -> bool:
         """Open a released copy; return False if a clean session has replaced it meanwhile."""
-        own = self._registrar.own.get(client_id)
-        arriving = self._holdings.arriving[client_id]
+        own = self._replicator.own.get(client_id)
+        arriving = self._ownership.arriving[client_id]
         is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation
         if is_clean or arriving.is_void:
-            self._holdings.refuse(client_id)
+            self._ownership.refuse(client_id)
             return False
-        holding = self._holdings.adopt(client_id)
-        self._registrar.forget(client_id)
-        self._register(client_id, holding)
+        owned = self._ownership.adopt(client_id)
+        self._replicator.forget(client_id)
+        self._register(client_id, owned)
         return True
 
-    def ask_unasked(self, client_id: str) -> Procedure[None]:
+    def merge_absent_sites(self, client_id: str) -> Procedure[None]:
         """
         Ask the sites that were away when a session began, and merge the sessions that they hold.
         """
-        holding = self._holdings.held[client_id]
+        owned = self._ownership.held[client_id]
         search = SessionSearch(client_id, is_merging=True)
-        sites = tuple(site for site in holding.unasked if site in self._members.sites())
-        decisions = yield from self.look_at(search, sites)
+        sites = tuple(site for site in owned.unasked if site in self._members.sites())
+        decisions = yield from self.ask_keepers(search, sites)
         found = [
             decision for decision in decisions.values() if isinstance(decision, DirectoryEntry)
         ]
         for entry in found:
             if entry.node != self._members.name:
                 yield from self.alone(client_id, self._fetch(search, entry.node, entry.incarnation))
-        now = self._holdings.held.get(client_id)
+        now = self._ownership.held.get(client_id)
         if now is not None:
-            asked = {site for site in holding.unasked if isinstance(decisions.get(site), NoSession)}
+            asked = {site for site in owned.unasked if isinstance(decisions.get(site), NoSession)}
             left = tuple(s for s in now.unasked if s in sites and s not in asked)
             if left != now.unasked:
-                self._holdings.hold(client_id, attrs.evolve(now, unasked=left))
+                self._ownership.store(client_id, attrs.evolve(now, unasked=left))
 
     # internal: one attempt
 
@@ -250,24 +250,24 @@ class SessionTakeovers:
 
     def _attempt(self, search: SessionSearch) -> Procedure[SessionFound | None]:
         client_id = search.client_id
-        if client_id in self._holdings.arriving:
-            arriving = self._holdings.arriving[client_id]
+        if client_id in self._ownership.arriving:
+            arriving = self._ownership.arriving[client_id]
             search.generation = max(search.generation, arriving.incarnation)
             if (yield from self.finish(client_id)):
                 return SessionFound(present=True)
-            if client_id in self._holdings.arriving:
+            if client_id in self._ownership.arriving:
                 search.reason = f"node {arriving.node} does not say whether it gave the session up"
                 return None
-        if client_id in self._holdings.held:
+        if client_id in self._ownership.held:
             return SessionFound(present=True)
-        gone = self._holdings.tombstone(client_id)
+        gone = self._ownership.tombstone(client_id)
         if gone is not None:
             search.generation = max(search.generation, gone.incarnation)
             if gone.incarnation > search.void.get(gone.node, 0):
                 return (yield from self._fetch(search, gone.node, gone.incarnation))
-        decision = yield from self._look_here(search)
+        decision = yield from self._find_here(search)
         if isinstance(decision, NoSession):
-            found = yield from self._look_elsewhere(search)
+            found = yield from self._find_elsewhere(search)
             if found is None:
                 return (yield from self._claim(search))
             decision = found
@@ -276,19 +276,19 @@ class SessionTakeovers:
         search.reason = "too few of the nodes that keep the client directory can be asked"
         return None
 
-    def _look_here(self, search: SessionSearch) -> Procedure[Decision]:
-        decisions = yield from self.look_at(search, (self._members.site,))
+    def _find_here(self, search: SessionSearch) -> Procedure[Decision]:
+        decisions = yield from self.ask_keepers(search, (self._members.site,))
         decision = decisions[self._members.site]
         if isinstance(decision, NoSession) and decision.clean is not None:
             search.generation = max(search.generation, decision.clean.generation)
         return decision
 
-    def _look_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
+    def _find_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
         sites = self._members.sites()
         search.unasked, search.clean = set(), []
         if not sites:
             return None
-        decisions = yield from self.look_at(search, sites)
+        decisions = yield from self.ask_keepers(search, sites)
         best: DirectoryEntry | None = None
         for site, decision in decisions.items():
             if isinstance(decision, DirectoryEntry):
@@ -300,7 +300,7 @@ class SessionTakeovers:
                 search.clean.append(decision.clean)
         return best
 
-    def look_at(
+    def ask_keepers(
         self, search: SessionSearch, sites: tuple[str, ...]
     ) -> Procedure[dict[str, Decision]]:
         """Ask the keepers of all these sites at once for the session's holder."""
@@ -315,7 +315,7 @@ class SessionTakeovers:
 
         def take(name: str, reply: Reply | None) -> bool:
             answer = reply.answers[0] if isinstance(reply, Answers) else None
-            if lookups[site_of[name]].take(name, answer):
+            if lookups[site_of[name]].add_answer(name, answer):
                 open_sites.discard(site_of[name])
             return not open_sites
 
@@ -363,17 +363,17 @@ class SessionTakeovers:
                 # The entry names this node without the session: an earlier life of it, or a session
                 # just gone.
                 break
-            held = self._holdings.held.get(client_id)
-            if search.is_merging and (held is None or client_id in self._holdings.frozen):
+            held = self._ownership.held.get(client_id)
+            if search.is_merging and (held is None or client_id in self._ownership.frozen):
                 return None
-            if client_id in self._holdings.arriving:
+            if client_id in self._ownership.arriving:
                 return None  # a second copy would overwrite the first
             holds = 0 if held is None else held.incarnation
             take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
             reply = yield from self.ask_holder(node, take)
             match reply:
                 case Taken():
-                    return (yield from self._bring(search, node, reply))
+                    return (yield from self._copy_session(search, node, reply))
                 case MovedTo() if reply.incarnation > incarnation:
                     node, incarnation = reply.node, reply.incarnation
                 case NotHeld() | MovedTo():
@@ -390,13 +390,13 @@ class SessionTakeovers:
         search.go_on = True
         return None
 
-    def _bring(
+    def _copy_session(
         self, search: SessionSearch, node: str, taken: Taken
     ) -> Procedure[SessionFound | None]:
         client_id = search.client_id
-        if search.is_merging and client_id not in self._holdings.held:
+        if search.is_merging and client_id not in self._ownership.held:
             return None  # the session left while the copy was in transit, so the copy is void
-        self._holdings.arrive(client_id, node, taken)
+        self._ownership.store_copy(client_id, node, taken)
         yield AwaitDurable()
         is_here = yield from self.finish(client_id)
         return SessionFound(present=True) if is_here else None
@@ -404,25 +404,28 @@ class SessionTakeovers:
     def _settle(self, client_id: str) -> Procedure[bool]:
         is_here = self.adopt(client_id)
         yield AwaitDurable()
-        return is_here and client_id in self._holdings.held
+        return is_here and client_id in self._ownership.held
 
     # internal: a session that is nowhere
 
-    def _begin_alone(self, search: SessionSearch) -> SessionFound | None:
+    def _claim_alone(self, search: SessionSearch) -> SessionFound | None:
         """
         Look up and claim without asking another node; None: the steps of the module are needed.
         """
         members, client_id = self._members, search.client_id
         if not members.is_only or client_id in self.busy:
             return None
-        if client_id in self._holdings.arriving or self._holdings.tombstone(client_id) is not None:
+        if (
+            client_id in self._ownership.arriving
+            or self._ownership.tombstone(client_id) is not None
+        ):
             return None
-        known = self._keeper.find(client_id)
+        known = self._replica.find(client_id)
         if not known.settled or (known.entry is not None and known.entry.persistent):
             return None
         search.generation = known.generation
         entry = self._entry(search)
-        if self._keeper.entries.claim(entry) is not None:
+        if self._replica.entries.claim(entry) is not None:
             return None
         return self._begin(search, entry.incarnation)
 
@@ -457,7 +460,7 @@ class SessionTakeovers:
             return None
         if search.clean:
             told = Supersede(entries=(entry,))
-            self._spawn(_tell(tuple((other.node, told) for other in search.clean)))
+            self._spawn(_notify_sites(tuple((other.node, told) for other in search.clean)))
         return self._begin(search, entry.incarnation)
 
     def _entry(self, search: SessionSearch) -> DirectoryEntry:
@@ -470,25 +473,25 @@ class SessionTakeovers:
         )
 
     def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound:
-        holding = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
-        self._holdings.hold(search.client_id, holding)
-        self._registrar.forget(search.client_id)
-        self._register(search.client_id, holding)
+        owned = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
+        self._ownership.store(search.client_id, owned)
+        self._replicator.forget(search.client_id)
+        self._register(search.client_id, owned)
         return SessionFound(present=False)
 
-    def _register(self, client_id: str, holding: OwnedSession) -> None:
-        known = self._registrar.own.get(client_id)
+    def _register(self, client_id: str, owned: OwnedSession) -> None:
+        known = self._replicator.own.get(client_id)
         entry = DirectoryEntry(
             client_id=client_id,
             node=self._members.name,
-            incarnation=holding.incarnation,
+            incarnation=owned.incarnation,
             persistent=True,
             testament=None if known is None or not known.persistent else known.testament,
         )
-        self._registrar.set(entry)
+        self._replicator.set(entry)
 
 
-def _tell(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
+def _notify_sites(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
     """
     Notify other sites that their connections of the id must close; keepers notify this site's
     nodes.

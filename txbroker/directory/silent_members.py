@@ -52,7 +52,7 @@ class SilentMembers:
 
     # from the calls to members
 
-    def heard(self, name: str) -> None:
+    def record_contact(self, name: str) -> None:
         """Note that a message or an answer of the member came."""
         self._heard[name] = self._now()
         if name in self._silent:
@@ -69,7 +69,7 @@ class SilentMembers:
             self._seen[name] = None
             self.version += 1
 
-    def told(self, source: str, silent: Iterable[str]) -> None:
+    def store_report(self, source: str, silent: Iterable[str]) -> None:
         """
         Store the report of another member: these members do not answer, the others it watches do.
         """

@@ -145,7 +145,7 @@ class ZoneJournal(Protocol):
         """Return the offset up to which records may be delivered and acknowledged."""
 
     @property
-    def keeps_qos0(self) -> bool:
+    def stores_qos0(self) -> bool:
         """True if messages of QoS 0 become records too."""
 
     @property
@@ -176,24 +176,24 @@ class ZoneJournal(Protocol):
     def read(self, after: int, through: int) -> JournalChunk:
         """Return the next records of QoS 1 and 2 above `after` and up to `through`."""
 
-    def note_retained(self, topics: Iterable[str]) -> None:
+    def mark_retained_changed(self, topics: Iterable[str]) -> None:
         """Note that the retained messages of these topics changed."""
 
-    def note_unclaimed(self, edges: Iterable[str]) -> None:
+    def store_unclaimed(self, edges: Iterable[str]) -> None:
         """Store the unclaimed inheritances of these edges."""
 
-    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+    def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         """
         Store a whole absorbed subtree with its marks; durable with the next group commit.
 
         Other records that wait for the disk do not concern the subtree.
         """
 
-    def note_reclaimed(self, apex: str, offset: int) -> None:
+    def reserve_reclaimed(self, apex: str, offset: int) -> None:
         """Reserve the records above this offset for edges that are not known here."""
 
-    def note_edge(self, edge: str, offset: int) -> None:
-        """Note that an edge needs records from this offset on; `keep` refines the offset."""
+    def add_edge(self, edge: str, offset: int) -> None:
+        """Retain records from this offset on for the edge; `set_low_water` refines the offset."""
 
     def has_room_for(self, edges: Collection[str]) -> bool:
         """True if each edge has low-water marks, or there is room for those of all the others."""
@@ -204,7 +204,7 @@ class ZoneJournal(Protocol):
     def forget_edge(self, edge: str) -> None:
         """Forget the low-water marks of the edge."""
 
-    def keep(
+    def set_low_water(
         self,
         edge: str,
         places: dict[JournalId, int],

@@ -108,7 +108,7 @@ class RunLengths:
         self._values = list(reversed(values))
         self._counts = list(reversed(counts))
 
-    def take(self, count: int) -> list[tuple[int, int]]:
+    def consume(self, count: int) -> list[tuple[int, int]]:
         """Return the values of the next packets, each with its number of consecutive packets."""
         found: list[tuple[int, int]] = []
         while count:

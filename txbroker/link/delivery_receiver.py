@@ -47,19 +47,19 @@ class DeliveryReceiver:
     """
 
     def __init__(
-        self, edge: Edge, route: Route, pressure: Backpressure, packet_reader: LinkReader
+        self, edge: Edge, route: Route, backpressure: Backpressure, packet_reader: LinkReader
     ) -> None:
         self.epoch = 0
         self.is_live = False  # Online has arrived, and may still wait for its turn
         self._is_over = False
         self._packet_reader = packet_reader
-        packet_reader.may_take, packet_reader.leave = self._may_take, self._leave
+        packet_reader.may_take, packet_reader.leave = self._may_take, self._deliver_rest
         packet_reader.bailiwick.set(route.apex)
         packet_reader.most = CREDIT_BYTES
         self._edge = edge
         self._route = route
         self._claims_here = route.claims
-        self._pressure = pressure
+        self._backpressure = backpressure
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
         self._waiting: deque[Callable[[], None]] = deque()
         self._claims: set[str] = set()
@@ -78,26 +78,26 @@ class DeliveryReceiver:
         """Run the stream's next step, now or behind the waiting steps."""
         if self._is_over:
             return
-        if self._waiting or self._pressure.active:
+        if self._waiting or self._backpressure.active:
             self._waiting.append(step)
         else:
             step()
 
-    def go_on(self) -> bool:
+    def resume(self) -> bool:
         """Run waiting steps while the sessions keep up; return True if more may run now."""
         for _ in range(STEPS):
-            if not self._waiting or self._pressure.active:
+            if not self._waiting or self._backpressure.active:
                 return False
             self._waiting.popleft()()
-        return bool(self._waiting) and not self._pressure.active
+        return bool(self._waiting) and not self._backpressure.active
 
-    def take_credit(self, *, is_due: bool) -> int | None:
+    def collect_credit(self, *, is_due: bool) -> int | None:
         """
         Return the consumed bytes if the owner must hear of them; `is_due`: also of a small amount.
         """
         consumed = self._consumed + self._packet_reader.received
         taken = consumed - self._consumed_told
-        if taken < (1 if is_due else CREDIT_BYTES) or self._pressure.active:
+        if taken < (1 if is_due else CREDIT_BYTES) or self._backpressure.active:
             return None
         self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
         self._consumed_told = consumed
@@ -110,9 +110,9 @@ class DeliveryReceiver:
     def end(self) -> None:
         """Discard all further steps, as the zone has ended."""
         self._is_over = True
-        self.lost()
+        self.on_disconnect()
 
-    def lost(self) -> None:
+    def on_disconnect(self) -> None:
         """
         Discard the waiting steps, as the connection is lost: the position lies before them, so they
         come again.
@@ -181,7 +181,7 @@ class DeliveryReceiver:
             return
         ((offset, _),) = self._next_offsets(1)
         if self._publishers is not None:
-            ((publisher, _),) = self._publishers.take(1)
+            ((publisher, _),) = self._publishers.consume(1)
             message.client_id = self._clients[publisher]
         self._check_topic(packet.topic, offset)
         self.in_turn(partial(self._on_delivery, message, offset))
@@ -190,7 +190,7 @@ class DeliveryReceiver:
         """Process the next run of the batch; raises `LinkError`."""
         ranges = self._next_offsets(run.count)
         if self._publishers is not None:
-            name_publishers(run, self._publishers.take(run.count), self._clients)
+            name_publishers(run, self._publishers.consume(run.count), self._clients)
         if len(ranges) == 1:
             run.first = ranges[0][0]
             is_nameless = self._publishers is None
@@ -206,7 +206,7 @@ class DeliveryReceiver:
     def _next_offsets(self, count: int) -> list[tuple[int, int]]:
         if self._offsets is None:
             raise LinkError("a PUBLISH on a link follows its batch header")
-        return self._offsets.take(count)
+        return self._offsets.consume(count)
 
     def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
         """Note an answer to an interest: the interest holds after its retained messages."""
@@ -214,15 +214,15 @@ class DeliveryReceiver:
             raise LinkError("an answer has as many retained messages as it says")
         self._request, self._answer_offset = answer.request, answer.offset
         self._retained_due = answer.retained
-        self._look_at_answer()
+        self._finish_answer()
 
     # from the packet reader, for batches whose header came before
 
     def _may_take(self) -> bool:
         """True if live messages of QoS 0 may go to clients at once."""
-        return not (self._waiting or self._pressure.active or self._claims_here.read)
+        return not (self._waiting or self._backpressure.active or self._claims_here.read)
 
-    def _leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+    def _deliver_rest(self, run: Run, left: list[tuple[Session, int]]) -> None:
         """Deliver the run to the sessions that could not get it directly."""
         self._edge.delivery.deliver_left(run, self._route.part, left)
 
@@ -247,7 +247,7 @@ class DeliveryReceiver:
         part, zones = JournalId(self._route.apex, self.epoch), self._edge.zones
         for apex in apexes_around(topic):
             below = zones.get(apex)
-            end = None if below is None else below.begins_behind(part)
+            end = None if below is None else below.start_offset(part)
             if end is not None and offset > end:
                 return False
         return any(is_within(topic, apex) for apex in self._claims)
@@ -273,9 +273,9 @@ class DeliveryReceiver:
             raise LinkError("a retained message belongs to an answer")
         self._retained_due -= 1
         self._edge.interests.on_retained(self._route, self._request, message)
-        self._look_at_answer()
+        self._finish_answer()
 
-    def _look_at_answer(self) -> None:
+    def _finish_answer(self) -> None:
         if not self._retained_due:
             self._route.reach(self._answer_offset)
             self._edge.interests.on_answer(self._route, self._request, self._answer_offset, ())

@@ -66,7 +66,7 @@ class _Backlog:
     after: int
     until: int | None = None
 
-    def leave(self, claimed: dict[str, int], until: int) -> None:
+    def exclude(self, claimed: dict[str, int], until: int) -> None:
         """
         Leave the records of these apexes, from their named offsets to `until`, to another catch-up.
         """
@@ -183,10 +183,10 @@ class DeliverySender:
         self._end_behind()
         for earlier in self._queue:
             if isinstance(earlier, _Backlog):
-                earlier.leave(catch_up.claimed, until)
+                earlier.exclude(catch_up.claimed, until)
         self._read_later(_Backlog(catch_up, catch_up.after, until))
 
-    def tell(
+    def enqueue_frame(
         self, frame: LinkFrame, request: int = 0, retained: RetainedCollection | None = None
     ) -> None:
         """Enqueue a control frame with its retained messages."""
@@ -196,14 +196,14 @@ class DeliverySender:
 
     # dequeue
 
-    def take(self, out: list[Octets]) -> None:
+    def write_to(self, out: list[Octets]) -> None:
         """Append the bytes that may leave now to `out`."""
         queue = self._queue
         self._reads = self._shown = 0
         while queue and self._room > 0:
             item = queue[0]
             if isinstance(item, _Told):
-                if self._take_told(item, out):
+                if self._send_control(item, out):
                     queue.popleft()
                 elif self._shown >= SHOWN:
                     self._mark_next()
@@ -212,13 +212,13 @@ class DeliverySender:
                 if self._reads == READS:
                     self._mark_next()
                     return
-                if self._take_backlog(item, out):
+                if self._send_catch_up(item, out):
                     queue.popleft()
                     self._backlogs -= 1
             else:
-                items = _take_items(queue)
+                items = _dequeue_items(queue)
                 self.queued -= sum(_measure(item)[3] for item in items)
-                self._give(items, link_pb2.Batch.LIVE, out)
+                self._send_items(items, link_pb2.Batch.LIVE, out)
 
     # internal
 
@@ -235,7 +235,7 @@ class DeliverySender:
             self._behind.until = self._authority.delivered
             self._behind = None
 
-    def _take_backlog(self, backlog: _Backlog, out: list[Octets]) -> bool:
+    def _send_catch_up(self, backlog: _Backlog, out: list[Octets]) -> bool:
         """Send the catch-up's next records; return True if none is left."""
         assert self.peer is not None
         self._reads += 1
@@ -249,14 +249,14 @@ class DeliverySender:
                 self._counters.add("link.missed", missed)
             backlog.after = chunk.through
             for batch in _batches(records):
-                self._give(batch, link_pb2.Batch.CATCH_UP, out)
+                self._send_items(batch, link_pb2.Batch.CATCH_UP, out)
         if backlog.after < until:
             return False
         if backlog is self._behind:
             self._behind = None
         return True
 
-    def _give(
+    def _send_items(
         self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
     ) -> None:
         said = [item if isinstance(item, Run) else item.message for item in items]
@@ -273,7 +273,7 @@ class DeliverySender:
             batch.clients.extend(clients.ids)
             batch.client.extend(clients.index)
             batch.client_counts.extend(in_short(clients.counts))
-        self._spend(batch, said, out)
+        self._charge(batch, said, out)
 
     def _header_before(self, _: str) -> bytes:
         """Return the header of a QoS 0 batch, for the `Sender`."""
@@ -285,7 +285,7 @@ class DeliverySender:
         )
         return encode_frame(LinkFrame(batch=batch))
 
-    def _take_told(self, told: _Told, out: list[Octets]) -> bool:
+    def _send_control(self, told: _Told, out: list[Octets]) -> bool:
         """Send the frame, then a batch of its retained messages; return True if none is left."""
         if told.frame is not None:
             out.append(encode_frame(told.frame))
@@ -293,7 +293,9 @@ class DeliverySender:
         if told.retained and self._shown < SHOWN:
             messages: list[Message] = []
             size = 0
-            while size < BATCH_BYTES and self._shown < SHOWN and (one := told.retained.take(1)):
+            while (
+                size < BATCH_BYTES and self._shown < SHOWN and (one := told.retained.next_batch(1))
+            ):
                 messages += one
                 size += one[0].size
                 self._shown += 1
@@ -301,10 +303,10 @@ class DeliverySender:
             batch = link_pb2.Batch(
                 kind=link_pb2.Batch.RETAINED, stream=told.request, count=len(messages)
             )
-            self._spend(batch, messages, out)
+            self._charge(batch, messages, out)
         return not told.retained
 
-    def _spend(
+    def _charge(
         self, batch: link_pb2.Batch, items: Sequence[Message | Run], out: list[Octets]
     ) -> None:
         if not self._sender.has_properties:
@@ -329,11 +331,11 @@ def _batches(records: Iterable[Record]) -> list[list[Record | Run]]:
     queue: deque[Any] = deque(records)
     batches = []
     while queue:
-        batches.append(_take_items(queue))
+        batches.append(_dequeue_items(queue))
     return batches
 
 
-def _take_items(queue: deque[Any]) -> list[Record | Run]:
+def _dequeue_items(queue: deque[Any]) -> list[Record | Run]:
     """Dequeue messages and runs for one batch."""
     items: list[Record | Run] = []
     total = room = 0

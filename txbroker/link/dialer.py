@@ -45,7 +45,7 @@ from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.log_once import LogOnce
 from txbroker.runtime.net import Clock
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 
 log = get_logger()
@@ -79,27 +79,27 @@ class Dialer:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         clock: Clock,
         dialing: object,
         channels: Channels,
         tasks: Tasks,
-        turn: FlushQueue,
-        pressure: Backpressure,
+        flush_queue: FlushQueue,
+        backpressure: Backpressure,
     ) -> None:
         self.formats = LinkFormats()
-        self._standing = standing
+        self._node_grant = node_grant
         self._told = LogOnce()
         self._clock = clock
         self._dialing = dialing
         self._channels = channels
         self._tasks = tasks
-        self._turn = turn
-        self._pressure = pressure
+        self._flush_queue = flush_queue
+        self._backpressure = backpressure
         self._dials: dict[Route, asyncio.Task[None]] = {}
         self._open: dict[Route, LinkProtocol] = {}
         self._edge: Edge
-        pressure.when_relieved(self._give_credit)
+        backpressure.when_relieved(self._grant_credit)
 
     def wire(self, edge: Edge) -> None:
         """Connect the edge that this dialer serves."""
@@ -142,7 +142,7 @@ class Dialer:
             is_over = reply.zone.apex != route.apex or reply.zone.epoch >= route.epoch
             if is_over and route.port is None and route.apex:
                 route.end_question()
-                self._edge.cuts.on_gone(route, is_whole=False)
+                self._edge.cuts.on_zone_end(route, is_whole=False)
             else:
                 self._edge.on_unresolved(route)
             return
@@ -151,7 +151,7 @@ class Dialer:
             self._check_resolved(route, zone, cuts)
         except PeerError as error:
             reason = brief(str(error))
-            tell_repeated(
+            log_limited(
                 log.warning,
                 "resolve.refused",
                 kind=route.apex,
@@ -192,12 +192,12 @@ class Dialer:
                     pause = FIRST_PAUSE
                 except ZoneGone:
                     self._dials.pop(route, None)
-                    self._edge.cuts.on_gone(route, is_whole=False)
+                    self._edge.cuts.on_zone_end(route, is_whole=False)
                     return
                 except ZoneNotYet as error:
                     log.debug("link.failed", zone=route.apex, reason=str(error))
                     self._edge.on_failed(route)
-                self._turn.end()
+                self._flush_queue.end()
                 await asyncio.sleep(pause * random.uniform(0.75, 1.0))
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
@@ -218,7 +218,7 @@ class Dialer:
             raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
         protocol = _Dialed(
-            turn=self._turn,
+            flush_queue=self._flush_queue,
             clock=self._clock,
             counters=self._edge.counters,
             peer=cut.node,
@@ -235,9 +235,9 @@ class Dialer:
             route,
             write=protocol.write,
             close=protocol.drop,
-            mark_dirty=self._turn.mark_dirty,
-            mark_next=self._turn.mark_next,
-            pressure=self._pressure,
+            mark_dirty=self._flush_queue.mark_dirty,
+            mark_next=self._flush_queue.mark_next,
+            backpressure=self._backpressure,
         )
         protocol.attach(end)
         self._open[route] = protocol
@@ -260,17 +260,17 @@ class Dialer:
             zone=route.apex,
             epoch=cut.epoch,
             link_version=self.formats.ours,
-            identity=self._standing.identity,
-            life=self._standing.life,
-            grpc=self._standing.grpc,
-            root=root_to_wire(self._standing.root),
+            identity=self._node_grant.identity,
+            life=self._node_grant.life,
+            grpc=self._node_grant.grpc,
+            root=root_to_wire(self._node_grant.root),
         )
         try:
             stub = self._channels.stub(cut.grpc, cut.node)
             reply = await stub.OpenLink(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.ALREADY_EXISTS:
-                self._say_refused(route, error.details() or "")
+                self._log_refused(route, error.details() or "")
             raise ZoneNotYet(error.details() or error.code().name) from error
         if (reply.authoritative or reply.link_version) and not self.formats.is_ours(
             cut.node, reply.link_version, route.apex
@@ -279,40 +279,40 @@ class Dialer:
         if reply.authoritative:
             has_predecessor = reply.HasField("predecessor")
             predecessor = place_from_wire(reply.predecessor) if has_predecessor else None
-            passages = passages_from_wire(reply.passages)
+            transitions = passages_from_wire(reply.passages)
             known = self._edge.zones.epoch_of
             try:
                 check_address(reply.link)
                 parse_address(reply.link)
                 check_near("epoch", reply.epoch, route.epoch)
-                check_passages(route.apex, passages, known)
+                check_passages(route.apex, transitions, known)
                 if predecessor is not None:
                     check_predecessor(JournalId(route.apex, reply.epoch), predecessor, known)
-                self._hear_root(checked_root(reply, self._standing))
+                self._record_root(checked_root(reply, self._node_grant))
             except (ValueError, PeerError) as error:
                 raise ZoneNotYet(brief(str(error))) from error
-            self._edge.on_owner(route, reply.epoch, predecessor, passages)
+            self._edge.on_owner(route, reply.epoch, predecessor, transitions)
             return reply.link, reply.token
         if reply.epoch >= cut.epoch:
             raise ZoneGone
         raise ZoneNotYet("the node does not serve the zone yet")
 
-    def _hear_root(self, root: KnownRoot | None) -> None:
+    def _record_root(self, root: KnownRoot | None) -> None:
         """Store the root durably before any position in its journal is stored."""
         try:
-            self._standing.hear_root(root)
+            self._node_grant.record_root(root)
         except StoreError as error:
             raise ZoneNotYet(str(error)) from error
 
-    def _say_refused(self, route: Route, reason: str) -> None:
+    def _log_refused(self, route: Route, reason: str) -> None:
         # The call is repeated each second; each refusal is logged once.
         if self._told.is_news(route.apex, reason):
-            log.error("link.namesake", zone=route.apex, reason=reason)
+            log.error("link.name_conflict", zone=route.apex, reason=reason)
 
-    def _give_credit(self) -> None:
+    def _grant_credit(self) -> None:
         for protocol in self._open.values():
             if protocol.end is not None:
-                self._turn.mark_dirty(protocol.end)
+                self._flush_queue.mark_dirty(protocol.end)
 
 
 class _Quiet(Factory):

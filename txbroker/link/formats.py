@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbroker.link.frames import LINK_VERSION
 from txbroker.runtime.log_once import LogOnce
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -32,9 +32,9 @@ class LinkFormats:
             return True
         if self._told.is_news(node, version):
             older = f"node {node!r}" if version < self.ours else "this node"
-            tell_repeated(
+            log_limited(
                 log.warning,
-                "link.other_format",
+                "link.format_mismatch",
                 kind=node,
                 peer=node,
                 zone=zone,

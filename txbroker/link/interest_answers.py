@@ -56,13 +56,13 @@ class InterestAnswers:
         self._gathering: RetainedCollection | None = None
         self._steps: Iterator[None] | None = None
 
-    def give(self, request: int, retained: RetainedQuery | None) -> None:
+    def enqueue(self, request: int, retained: RetainedQuery | None) -> None:
         """Answer a request, behind the earlier ones."""
         self._asked.append((request, retained))
-        if len(self._asked) == 1 and self._has_room and self._go_on(AT_ONCE):
+        if len(self._asked) == 1 and self._has_room and self._advance(AT_ONCE):
             self._serve(self)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue, as waiting messages may have left."""
         if self._asked and self._has_room:
             self._serve(self)
@@ -77,7 +77,7 @@ class InterestAnswers:
     def work(self) -> bool:
         """Work for one share, as `FairShares` asks; return True if work is left."""
         while self._asked and self._has_room:
-            if self._go_on(LOOK) and self._is_over():
+            if self._advance(LOOK) and self._is_over():
                 return True
         return False
 
@@ -95,7 +95,7 @@ class InterestAnswers:
     def _has_room(self) -> bool:
         return self._left() < WAITING
 
-    def _go_on(self, most: int) -> bool:
+    def _advance(self, most: int) -> bool:
         """Run so many steps of the first answer; return True if it is not done."""
         request, retained = self._asked[0]
         if retained is not None and self._steps is None:

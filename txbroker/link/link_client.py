@@ -55,7 +55,7 @@ class LinkClient:
         close: Callable[[str], None],
         mark_dirty: Callable[[Flushable], None],
         mark_next: Callable[[Flushable], None],
-        pressure: Backpressure,
+        backpressure: Backpressure,
     ) -> None:
         self._edge = edge
         self._route = route
@@ -65,7 +65,7 @@ class LinkClient:
         self._mark_next = mark_next
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
-        self._consumer = DeliveryReceiver(edge, route, pressure, self._reader.packet_reader)
+        self._consumer = DeliveryReceiver(edge, route, backpressure, self._reader.packet_reader)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._marks: dict[MarkKey, int] = {}
         self._word = OwnerChecks(route, edge.zones)
@@ -81,7 +81,7 @@ class LinkClient:
         """Send Hello."""
         edge, route = self._edge, self._route
         edge.interests.refresh()
-        edge.interests.bring_up(route)
+        edge.interests.update_now(route)
         position = route.position
         self._told = (set(route.interest.filters), set(route.claims.apexes))
         hello = link_pb2.Hello(
@@ -131,7 +131,7 @@ class LinkClient:
     def flush(self) -> None:
         """Send the batch and the credit that are due."""
         try:
-            if self._consumer.go_on():
+            if self._consumer.resume():
                 self._mark_next(self)
         except PeerError as error:
             # The turn's end must not raise: the faulty owner's link is closed here.
@@ -139,7 +139,7 @@ class LinkClient:
             self.close(str(error))
             return
         self._live.send_batch()
-        consumed = self._consumer.take_credit(is_due=self._is_credit_due)
+        consumed = self._consumer.collect_credit(is_due=self._is_credit_due)
         if consumed is not None:
             self._is_credit_due = False
             position = self._route.position
@@ -164,9 +164,9 @@ class LinkClient:
         self._is_credit_due = True
         self._mark_dirty(self)
 
-    def lost(self) -> None:
+    def on_disconnect(self) -> None:
         """Notify the edge that the connection is lost."""
-        self._consumer.lost()
+        self._consumer.on_disconnect()
         self._live.close()
         if self._route.port is self:
             self._edge.on_lost(self._route, self._live.key)
@@ -193,10 +193,12 @@ class LinkClient:
         """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
         self._live.restart(sequence, returned)
 
-    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+    def request_marks(
+        self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
+    ) -> None:
         """Ask for the marks of these streams; no answer comes if the connection breaks."""
         request = self._edge.zones.next_stream()
-        self._word.note_asked(request, answered)
+        self._word.record_asked(request, answered)
         ask = link_pb2.Ask(request=request, in_doubt=[mark_to_wire(key, 0) for key in keys])
         self._write(encode_frame(LinkFrame(ask=ask)))
 
@@ -204,7 +206,7 @@ class LinkClient:
         """Open another publish stream."""
         number = self._edge.zones.next_stream()
         self._streams[number] = user
-        self._word.note_sent(number, 0)
+        self._word.record_sent(number, 0)
         opening = link_pb2.OpenStream(stream=number, mark=mark_to_wire(key, 0))
         self._write(encode_frame(LinkFrame(open_stream=opening)))
         return _Stream(self, number)
@@ -215,7 +217,7 @@ class LinkClient:
         if not self._live.has_properties:
             messages = [message.without_properties() for message in messages]
         self._live.count(sum(message.size for message in messages))
-        self._word.note_sent(stream, entries[-1].number)
+        self._word.record_sent(stream, entries[-1].number)
         batch = header_of(messages, self._live.epoch)
         batch.stream = stream
         batch.sequences.extend(entry.number for entry in entries)
@@ -248,7 +250,7 @@ class LinkClient:
         sync = link_pb2.InterestSync(filters=filters, claims=self._claims(claims))
         self._write(encode_frame(LinkFrame(sync=sync)))
 
-    def keep(
+    def set_low_water(
         self,
         places: dict[JournalId, int],
         kept: Callable[[], None],
@@ -256,7 +258,7 @@ class LinkClient:
     ) -> None:
         """Send the low-water marks: this edge's sessions need the records above these offsets."""
         request = self._edge.zones.next_stream()
-        self._word.note_low_water(request, kept)
+        self._word.record_low_water(request, kept)
         low_water = link_pb2.LowWater(request=request)
         for (zone, epoch), offset in places.items():
             mark = low_water.kept.add(zone=zone, epoch=epoch, offset=offset)
@@ -266,11 +268,11 @@ class LinkClient:
         if not self._answers_low_water:
             # An older owner answers `Ask` only, in order behind the marks. Without an answer no
             # session could leave this node for good.
-            self.ask((), lambda _: kept())
+            self.request_marks((), lambda _: kept())
 
     def close(self, reason: str) -> None:
         """Close this connection; no more frames of it are processed."""
-        self.lost()
+        self.on_disconnect()
         self._close(reason)
 
     # internal
@@ -284,7 +286,7 @@ class LinkClient:
             case "batch":
                 self._consumer.on_batch(frame.batch)
             case "taken":
-                self._on_taken(frame.taken)
+                self._on_accepted(frame.taken)
             case "credit":
                 self._live.on_consumed(frame.credit.consumed)
                 self._edge.publisher.flush(self._route)
@@ -294,7 +296,7 @@ class LinkClient:
             case "marks":
                 self._word.on_marks(frame.marks)
             case "low_water_kept":
-                self._word.on_kept(frame.low_water_kept.request)
+                self._word.on_low_water_stored(frame.low_water_kept.request)
             case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
                 self._consumer.on_bailiwick(frame)
                 self._consumer.in_turn(partial(self._on_told, frame))
@@ -319,10 +321,10 @@ class LinkClient:
                 self._complete(frame.claimed.apexes)
             case "cut":
                 cuts, cut = self._edge.cuts, self._word.cut_below(frame.cut)
-                (cuts.on_found if frame.cut.found else cuts.on_cut)(self._route, cut)
+                (cuts.on_forgotten_cut if frame.cut.found else cuts.on_cut)(self._route, cut)
             case "gone" if frame.gone.apex == self._route.apex:
                 self._consumer.end()
-                self._edge.cuts.on_gone(self._route, is_whole=True)
+                self._edge.cuts.on_zone_end(self._route, is_whole=True)
             case "gone":
                 self._word.check_below(frame.gone.apex, frame.gone.epoch)
                 self._on_cut_ended(frame.gone)
@@ -376,12 +378,12 @@ class LinkClient:
             told = encode_frame(LinkFrame(claimed=claimed))
             self._edge.on_claimed(self._route, claims, lambda: self._write(told))
 
-    def _on_taken(self, taken: link_pb2.Taken) -> None:
+    def _on_accepted(self, taken: link_pb2.Taken) -> None:
         user = self._check_sent(taken.stream, taken.sequence)
         if user is None:
-            self._edge.publisher.on_taken(self._route, taken.sequence)
+            self._edge.publisher.on_accepted(self._route, taken.sequence)
         else:
-            user.on_taken(taken.sequence)
+            user.on_accepted(taken.sequence)
 
     def _check_sent(self, stream: int, sequence: int) -> StreamUser | None:
         """

@@ -15,7 +15,7 @@ from txbroker.model.errors import PeerError
 from txbroker.model.publish_run import Octets
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.net import Clock, Transport
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
 
 log = get_logger()
@@ -47,7 +47,7 @@ class LinkEnd(Interface):
     def work(self) -> None:
         """Process the bytes in the packet reader; raises `LinkError`."""
 
-    def lost(self) -> None:
+    def on_disconnect(self) -> None:
         """Note that the connection is lost."""
 
     def flush(self) -> None:
@@ -62,9 +62,11 @@ class LinkProtocol(Protocol):
 
     transport: Transport
 
-    def __init__(self, *, turn: FlushQueue, clock: Clock, counters: Counters, peer: str) -> None:
+    def __init__(
+        self, *, flush_queue: FlushQueue, clock: Clock, counters: Counters, peer: str
+    ) -> None:
         self.peer = peer
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._clock = clock
         self._counters = counters
         self.end: LinkEnd | None = None
@@ -88,7 +90,7 @@ class LinkProtocol(Protocol):
     def flush(self) -> None:
         """Write the rest of the packet writer's bytes, which could not be written directly."""
         if self.end is not None:
-            self.write(self.end.packet_writer.take())
+            self.write(self.end.packet_writer.dequeue())
 
     def drop(self, reason: str) -> None:
         """Close the connection at once."""
@@ -108,10 +110,10 @@ class LinkProtocol(Protocol):
     def dataReceived(self, data: Octets) -> None:
         if self.end is not None:
             self.end.packet_reader.feed(data)
-        self.fed()
-        self._turn.end()
+        self.on_input()
+        self._flush_queue.end()
 
-    def fed(self) -> None:
+    def on_input(self) -> None:
         """Process read bytes that are in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
@@ -127,11 +129,11 @@ class LinkProtocol(Protocol):
         pulse, self._pulse = self._pulse, None
         if pulse is not None and pulse.running:
             pulse.stop()
-        tell_repeated(log.info, "link.closed", kind=self._kind, peer=self.peer, reason=self._reason)
+        log_limited(log.info, "link.closed", kind=self._kind, peer=self.peer, reason=self._reason)
         end, self.end = self.end, None
         if end is not None:
-            end.lost()
-        self._turn.end()
+            end.on_disconnect()
+        self._flush_queue.end()
 
     # internal
 
@@ -155,4 +157,4 @@ class LinkProtocol(Protocol):
             if self.end is not None and self.end.may_speak:
                 self.write(_HEARTBEAT_FRAME)
                 self.end.beat()
-            self._turn.end()
+            self._flush_queue.end()

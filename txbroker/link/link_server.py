@@ -85,7 +85,7 @@ class LinkHost(Protocol):
     """The node, as the ends of its links see it."""
 
     authority: Authority
-    pressure: Backpressure
+    backpressure: Backpressure
     counters: Counters
 
     @property
@@ -164,7 +164,7 @@ class LinkServer:
         if self._is_lost:
             return
         for item in self._reader.frames():
-            if self._is_publishing(item) and (self._held or self._has_to_hold(item)):
+            if self._is_publishing(item) and (self._held or self._must_hold(item)):
                 # Held bytes are limited by a window: no credit returns for held publishes.
                 self._packet_reader.is_open = False
                 self._held.append(item)
@@ -177,7 +177,7 @@ class LinkServer:
         if self._is_lost:
             return
         try:
-            self._take_held()
+            self._process_held()
         except LinkError as error:
             # The turn's end must not raise: the faulty edge's link is closed here.
             self._held.clear()
@@ -186,29 +186,29 @@ class LinkServer:
             return
         out: list[Octets] = []
         self._intake.acknowledge(out)
-        self._give_credit(out)
-        self._deliveries.take(out)
-        self._answers.go_on()
+        self._grant_credit(out)
+        self._deliveries.write_to(out)
+        self._answers.resume()
         if self._deliveries.queued < LOW_MARK:
-            self._host.pressure.lower(self)
+            self._host.backpressure.lower(self)
         if out:
             self._write(*out)
         is_idle = self.peer is not None and not self._held
         self._packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
 
-    def _take_held(self) -> None:
+    def _process_held(self) -> None:
         for _ in range(HELD_AT_ONCE):
-            if not self._held or self._has_to_hold(self._held[0]):
+            if not self._held or self._must_hold(self._held[0]):
                 return
             self._on_item(self._held.popleft())
         if self._held:
             self._host.mark_next(self)
 
-    def _give_credit(self, out: list[Octets]) -> None:
+    def _grant_credit(self, out: list[Octets]) -> None:
         """Append a credit frame for processed bytes, if they are many or a second has passed."""
         taken = self._intake.received + self._packet_reader.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
-        if is_due and not (self._held or self._host.pressure.active):
+        if is_due and not (self._held or self._host.backpressure.active):
             self._is_credit_due = False
             self._credit_told += taken
             self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
@@ -237,14 +237,14 @@ class LinkServer:
         reached = self._authority.delivered
         if self.peer is not None and reached != self._reached and not self._is_over:
             self._reached = reached
-            self._tell(LinkFrame(reached=link_pb2.Reached(offset=reached)))
+            self._enqueue_frame(LinkFrame(reached=link_pb2.Reached(offset=reached)))
 
-    def lost(self) -> None:
+    def on_disconnect(self) -> None:
         """Disconnect the edge and discard held publishes, which were not accepted."""
         self._is_lost = True
         self._held.clear()
         self._answers.close()
-        self._host.pressure.forget(self)
+        self._host.backpressure.forget(self)
         if self.peer is not None:
             self._authority.reception.disconnect(self.peer, self)
 
@@ -261,14 +261,14 @@ class LinkServer:
 
     def sender(self) -> Sender | None:
         """Return the sender for immediate QoS 0."""
-        is_late = self._is_over or self._is_lost or self._host.pressure.is_slow(self)
+        is_late = self._is_over or self._is_lost or self._host.backpressure.is_slow(self)
         return None if is_late else self._deliveries.sender()
 
     def _deliver(self, item: Record | Run, qos: int, count: int) -> None:
         if self._is_over:
             return
         deliveries = self._deliveries
-        is_slow = not qos and self._host.pressure.is_slow(self)
+        is_slow = not qos and self._host.backpressure.is_slow(self)
         if is_slow or not deliveries.live(item):
             self._host.counters.add("link.dropped.qos0", count)
             return
@@ -277,14 +277,16 @@ class LinkServer:
         # wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             has_drained = deliveries.consumed > 0
-            self._host.pressure.raise_(self, self._left, pace=CREDIT_BYTES, has_drained=has_drained)
+            self._host.backpressure.raise_(
+                self, self._left, pace=CREDIT_BYTES, has_drained=has_drained
+            )
 
     def _left(self) -> int:
         return -self._deliveries.consumed
 
-    def answer(self, request: int, _: int, retained: RetainedQuery | None) -> None:
+    def confirm_interest(self, request: int, _: int, retained: RetainedQuery | None) -> None:
         """Answer an interest when its retained messages are gathered."""
-        self._answers.give(request, retained)
+        self._answers.enqueue(request, retained)
 
     def _on_gathered(self, request: int, retained: RetainedCollection | None) -> None:
         if not (self._is_lost or self._is_over):
@@ -292,26 +294,26 @@ class LinkServer:
             answer = link_pb2.InterestAnswer(
                 request=request, offset=self._authority.delivered, retained=count
             )
-            self._tell(LinkFrame(answer=answer), request, retained)
+            self._enqueue_frame(LinkFrame(answer=answer), request, retained)
 
-    def tell_cut(self, cut: ZoneCut) -> None:
+    def announce_cut(self, cut: ZoneCut) -> None:
         """Announce that another node serves this apex from here on."""
-        self._tell(LinkFrame(cut=cut_to_wire(cut)))
+        self._enqueue_frame(LinkFrame(cut=cut_to_wire(cut)))
 
-    def tell_found(self, cut: ZoneCut) -> None:
+    def announce_forgotten_cut(self, cut: ZoneCut) -> None:
         """Announce that another node has served this apex for long."""
         frame = LinkFrame(cut=cut_to_wire(cut))
         frame.cut.found = True
-        self._tell(frame)
+        self._enqueue_frame(frame)
 
-    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """Announce the end of a delegation; behind the zone's own end, nothing more is sent."""
         if self._is_over:
             return
         self._is_over = apex == self._authority.apex
         is_reclaimed = offset is not None
         gone = types_pb2.Gone(apex=apex, epoch=epoch, offset=offset, reclaimed=is_reclaimed)
-        self._tell(LinkFrame(gone=gone))
+        self._enqueue_frame(LinkFrame(gone=gone))
 
     def unpark(self) -> None:
         """Let the edge retry parked publishes: a fence was lifted or became a cut."""
@@ -324,10 +326,10 @@ class LinkServer:
 
     # internal: frames from the edge
 
-    def _has_to_hold(self, item: LinkFrame | Publish | Run) -> bool:
+    def _must_hold(self, item: LinkFrame | Publish | Run) -> bool:
         if self.peer is None:
             return False
-        if self._host.pressure.active:
+        if self._host.backpressure.active:
             return True
         # QoS 0 does not wait for the disk; its order behind held publishes holds all the same.
         is_kept = not isinstance(item, LinkFrame) and item.qos > 0
@@ -379,9 +381,9 @@ class LinkServer:
                 self._deliveries.on_consumed(frame.position.consumed)
             case "low_water":
                 kept = {JournalId(k.zone, k.epoch): k.offset for k in frame.low_water.kept}
-                answer = partial(self._on_kept, frame.low_water.request)
+                answer = partial(self._on_low_water_stored, frame.low_water.request)
                 holders = holders_from_wire(frame.low_water)
-                self._authority.reception.keep(peer, kept, answer, holders)
+                self._authority.reception.set_low_water(peer, kept, answer, holders)
             case "heartbeat":
                 pass
             case None:
@@ -391,7 +393,7 @@ class LinkServer:
             case _:
                 raise LinkError(f"an edge does not say {kind}")
 
-    def _on_kept(self, request: int) -> None:
+    def _on_low_water_stored(self, request: int) -> None:
         if request:
             kept = link_pb2.LowWaterKept(request=request)
             self._send(encode_frame(LinkFrame(low_water_kept=kept)))
@@ -413,7 +415,7 @@ class LinkServer:
         self._catch_up(catch_up)
         if catch_up.completes:
             claimed = link_pb2.Claimed(apexes=catch_up.completes)
-            self._tell(LinkFrame(claimed=claimed))
+            self._enqueue_frame(LinkFrame(claimed=claimed))
 
     def _on_hello(self, hello: link_pb2.Hello) -> None:
         if self._has_hello:
@@ -484,14 +486,14 @@ class LinkServer:
                 offset=one.offset,
                 reclaimed=not one.is_inherited,
             )
-            self._tell(LinkFrame(gone=gone))
+            self._enqueue_frame(LinkFrame(gone=gone))
         self._catch_up(caught_up)
         online = link_pb2.Online(
             cuts=[cut_to_wire(cut) for cut in authority.cuts()],
             offset=authority.delivered,
             missed=caught_up.missed,
         )
-        self._tell(LinkFrame(online=online))
+        self._enqueue_frame(LinkFrame(online=online))
 
     def _check_claims(self, claims: Iterable[link_pb2.Claim]) -> None:
         for claim in claims:
@@ -542,10 +544,10 @@ class LinkServer:
         self._deliveries.catch_up(catch_up)
         self._host.mark_dirty(self)
 
-    def _tell(
+    def _enqueue_frame(
         self, frame: LinkFrame, request: int = 0, retained: RetainedCollection | None = None
     ) -> None:
-        self._deliveries.tell(frame, request, retained)
+        self._deliveries.enqueue_frame(frame, request, retained)
         self._host.mark_dirty(self)
 
 

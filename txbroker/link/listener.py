@@ -33,7 +33,7 @@ from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.fair_shares import FairShares, ShareWorker
 from txbroker.runtime.flush_queue import Flushable, FlushQueue
 from txbroker.runtime.net import Clock, DelayedCall
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.runtime.unauthenticated import Unauthenticated
 from txbroker.storage.disk_watermark import DiskWatermark
 
@@ -52,39 +52,39 @@ class LinkListener(Factory):
         self,
         *,
         authority: Authority,
-        pressure: Backpressure,
-        space: DiskWatermark,
+        backpressure: Backpressure,
+        watermark: DiskWatermark,
         counters: Counters,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         clock: Clock,
         max_links: int,
-        strangers: Unauthenticated,
+        unauthenticated: Unauthenticated,
         shares: FairShares,
     ) -> None:
         self.authority = authority
-        self.pressure = pressure
+        self.backpressure = backpressure
         self.counters = counters
         self.max_links = max_links
         self.formats = LinkFormats()
-        self._space = space
-        self._turn = turn
+        self._watermark = watermark
+        self._flush_queue = flush_queue
         self._clock = clock
         self._was_full = False
         self._tokens = Tokens()
         self._shares = shares
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._silent, self._greeting = SilentConnections(), SilentConnections()
         self._shown: dict[bytes, tuple[SilentConnection, Token]] = {}
         self._open: set[_Accepted] = set()
         self._lives: dict[str, EdgeLife] = {}
         self._numbers = count(1)  # of tokens
-        pressure.when_relieved(self._give_credit)
-        space.when_changed(self._give_credit)
+        backpressure.when_relieved(self._grant_credit)
+        watermark.when_changed(self._grant_credit)
 
     @property
     def is_disk_short(self) -> bool:
         """True if QoS 1/2 publishes must wait for space on the disk."""
-        return self._space.is_short
+        return self._watermark.is_short
 
     def namesake(self, edge: str, life: EdgeLife) -> str | None:
         """
@@ -113,11 +113,11 @@ class LinkListener(Factory):
             edge=edge,
             incarnation=incarnation,
             until=now + TOKEN_LIFE,
-            passages=self.authority.passages,
+            passages=self.authority.transitions,
             life=life,
             number=next(self._numbers),
         )
-        token, is_pushed_out = self._tokens.give(given, self.max_links)
+        token, is_pushed_out = self._tokens.issue(given, self.max_links)
         if is_pushed_out:
             self._push_out("unused token", edge)
         return token
@@ -131,7 +131,7 @@ class LinkListener(Factory):
         self._tokens.expire(self._clock.seconds())
         if self._tokens.find(head) is None:
             raise LinkError("the token is not valid; OpenLink gives one for each link")
-        given = self._tokens.take(head.token)
+        given = self._tokens.redeem(head.token)
         assert given is not None
         self._shown[head.token] = connection, given
         self._silent.remove(connection)
@@ -146,7 +146,7 @@ class LinkListener(Factory):
         asks again.
         """
         connection, known = self._shown.pop(token, (None, None))
-        if connection is None or known is None or known.passages != self.authority.passages:
+        if connection is None or known is None or known.passages != self.authority.transitions:
             return None
         if (known.edge, known.incarnation) != (edge, incarnation):
             return None
@@ -168,21 +168,21 @@ class LinkListener(Factory):
 
     def mark_dirty(self, end: Flushable) -> None:
         """Call `flush` at the end of this turn."""
-        self._turn.mark_dirty(end)
+        self._flush_queue.mark_dirty(end)
 
     def mark_next(self, end: Flushable) -> None:
         """Call `flush` in a turn of its own, soon."""
-        self._turn.mark_next(end)
+        self._flush_queue.mark_next(end)
 
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
         protocol = _Accepted(
-            turn=self._turn,
+            flush_queue=self._flush_queue,
             clock=self._clock,
             counters=self.counters,
             peer=str(addr),
             host=str(getattr(addr, "host", addr)),
             links=self,
-            strangers=self._strangers,
+            unauthenticated=self._unauthenticated,
         )
         self._open.add(protocol)
         protocol.expect_hello()
@@ -220,12 +220,12 @@ class LinkListener(Factory):
 
     def _push_out(self, what: str, peer: str) -> None:
         self.counters.add("link.pushed_out")
-        tell_repeated(log.warning, "link.pushed_out", kind=what, what=what, peer=peer)
+        log_limited(log.warning, "link.pushed_out", kind=what, what=what, peer=peer)
 
-    def _give_credit(self) -> None:
+    def _grant_credit(self) -> None:
         for protocol in self._open:
             if protocol.end is not None:
-                self._turn.mark_dirty(protocol.end)
+                self._flush_queue.mark_dirty(protocol.end)
 
 
 class _Accepted(LinkProtocol):
@@ -234,19 +234,19 @@ class _Accepted(LinkProtocol):
     def __init__(
         self,
         *,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         clock: Clock,
         counters: Counters,
         peer: str,
         host: str,
         links: LinkListener,
-        strangers: Unauthenticated,
+        unauthenticated: Unauthenticated,
     ) -> None:
-        super().__init__(turn=turn, clock=clock, counters=counters, peer=peer)
+        super().__init__(flush_queue=flush_queue, clock=clock, counters=counters, peer=peer)
         self.host = host
         self.token = b""
         self._links = links
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._head = b""
         self._alarm: DelayedCall | None = None
 
@@ -291,14 +291,14 @@ class _Accepted(LinkProtocol):
         try:
             head = head_of(self._head)
             if head is None:
-                self._strangers.hold(self, len(self._head))
+                self._unauthenticated.hold(self, len(self._head))
                 return
             self._links.show(self, self.host, head)
         except LinkError as error:
             self._counters.add("link.refused")
             self.drop(str(error))
             return
-        self._strangers.forget(self)
+        self._unauthenticated.forget(self)
         self.token, begun, self._head = head.token, self._head, b""
         self.attach(LinkServer(self._links, write=self.write, close=self.drop))
         super().dataReceived(begun)
@@ -315,6 +315,6 @@ class _Accepted(LinkProtocol):
     def connectionLost(self, reason: object = None) -> None:
         if self._alarm is not None and self._alarm.active():
             self._alarm.cancel()
-        self._strangers.forget(self)
+        self._unauthenticated.forget(self)
         self._links.forget(self)
         super().connectionLost()

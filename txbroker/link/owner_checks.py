@@ -49,16 +49,16 @@ class OwnerChecks:
 
     # requests and publishes to the owner
 
-    def note_asked(self, request: int, answered: Answered) -> None:
+    def record_asked(self, request: int, answered: Answered) -> None:
         """Note a request for marks."""
         self._asked[request] = answered
 
-    def note_low_water(self, request: int, kept: Callable[[], None]) -> None:
+    def record_low_water(self, request: int, kept: Callable[[], None]) -> None:
         """Note a request with low-water marks; `kept` runs when the owner has stored them."""
         self._marks_told.append((request, kept))
         self._low_water_told = request
 
-    def note_sent(self, stream: int, sequence: int) -> None:
+    def record_sent(self, stream: int, sequence: int) -> None:
         """Note the last sent sequence of an opened stream; 0: none sent yet."""
         self._last_sent[stream] = max(self._last_sent.get(stream, 0), sequence)
 
@@ -106,7 +106,7 @@ class OwnerChecks:
         if sequence > last:
             raise LinkError("an owner answers what it was sent")
 
-    def on_kept(self, request: int) -> None:
+    def on_low_water_stored(self, request: int) -> None:
         """
         Run the actions of low-water marks up to this request; raises `LinkError` for an unsent one.
         """

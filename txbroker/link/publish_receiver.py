@@ -162,7 +162,7 @@ class PublishReceiver:
             properties=packet.properties,
         )
         self.received += message.size
-        self._take(stream, message)
+        self._accept(stream, message)
 
     def on_run(self, run: Run) -> None:
         """Process the next run of the batch."""
@@ -172,14 +172,14 @@ class PublishReceiver:
         name_publishers(run, publishers, self._clients)
         self.received += run.size
         has_will = any(begin <= place < self._place for place in self._wills)
-        if not has_will and self._take_whole(stream, run):
-            self._learn(run)
+        if not has_will and self._accept_whole(stream, run):
+            self._reuse_header(run)
         else:
             for index in range(run.count):
                 will = self._wills.get(begin + index)
-                self._take(stream, attrs.evolve(run.message(index), will=will))
+                self._accept(stream, attrs.evolve(run.message(index), will=will))
 
-    def _learn(self, run: Run) -> None:
+    def _reuse_header(self, run: Run) -> None:
         """Let the packet reader reuse the header of QoS 0 publishes until another header comes."""
         if run.qos:
             self._packet_reader.forget()
@@ -191,9 +191,9 @@ class PublishReceiver:
         if self._publishers is None or self._stream is None:
             raise LinkError("a PUBLISH on a link follows its batch header")
         self._place += count
-        return self._stream, self._publishers.take(count)
+        return self._stream, self._publishers.consume(count)
 
-    def _take_whole(self, stream: _Stream, run: Run) -> bool:
+    def _accept_whole(self, stream: _Stream, run: Run) -> bool:
         """True if the authority accepted the run as a whole."""
         if self._is_stale or (run.qos and stream.is_stopped):
             return False
@@ -212,7 +212,7 @@ class PublishReceiver:
         stream.next = last + 1
         return True
 
-    def _take(self, stream: _Stream, message: Message) -> None:
+    def _accept(self, stream: _Stream, message: Message) -> None:
         if stream.has_gaps:
             self._on_sequence(stream, message.qos, self._sequences.pop())
         if message.qos and stream.is_stopped:

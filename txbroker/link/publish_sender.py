@@ -52,7 +52,7 @@ class PublishSender:
         self.next = 1
         self._due = due
         self._outbound = DurableSendQueue[list[Octets]](
-            edge.keeper.save_then, lambda out: write(*out)
+            edge.session_store.save_then, lambda out: write(*out)
         )
         self._kept: list[Session] = []
         self._batch: list[Message | Run] = []
@@ -117,8 +117,8 @@ class PublishSender:
     def publish(self, publication: Publication) -> None:
         """Put a publish into the batch that leaves at the end of this turn."""
         sequence = self._add(publication.message)
-        if publication.keeps_id:
-            self._kept.append(publication.note_origin(self.key, sequence))
+        if publication.needs_durable_id:
+            self._kept.append(publication.set_origin(self.key, sequence))
         self._send_if_full()
 
     def sender(self) -> Sender | None:
@@ -150,7 +150,7 @@ class PublishSender:
         self._kept.clear()
         # Other publishes will get the sequences of the returned ones: a stored origin would then
         # name the wrong publish.
-        forgetting = [p.note_origin(None, 0) for p in returned if p.keeps_id]
+        forgetting = [p.set_origin(None, 0) for p in returned if p.needs_durable_id]
         restart = link_pb2.Restart(stream=self.number, sequence=sequence)
         self._outbound.send([encode_frame(LinkFrame(restart=restart))], forgetting)
 

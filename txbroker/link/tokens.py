@@ -58,14 +58,14 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._given)
 
-    def give(self, given: Token, most: int) -> tuple[bytes, bool]:
+    def issue(self, given: Token, most: int) -> tuple[bytes, bool]:
         """
         Issue a token, of at most `most`; return it, and True if another edge's token was evicted.
         """
-        self.take(self._of.get(_owner(given), b""))
+        self.redeem(self._of.get(_owner(given), b""))
         is_full = len(self._given) >= most
         if is_full:
-            self.take(next(iter(self._given)))
+            self.redeem(next(iter(self._given)))
         token = secrets.token_bytes(16)
         self._given[token] = given
         self._of[_owner(given)] = token
@@ -80,7 +80,7 @@ class Tokens:
         )
         return known if is_its else None
 
-    def take(self, token: bytes) -> Token | None:
+    def redeem(self, token: bytes) -> Token | None:
         """Use up a token; return its record."""
         known = self._given.pop(token, None)
         if known is not None and self._of.get(_owner(known)) == token:
@@ -93,7 +93,7 @@ class Tokens:
             token, given = next(iter(self._given.items()))
             if given.until >= now:
                 return
-            self.take(token)
+            self.redeem(token)
 
 
 def _owner(given: Token) -> tuple[str, int, EdgeLife]:

@@ -51,6 +51,6 @@ class EpochTransition:
             for place in (self.left, self.entered)
         )
 
-    def concerns(self, apex: str) -> bool:
+    def affects(self, apex: str) -> bool:
         """True if the transition moved topics of this zone, or of a zone around it."""
         return is_within(self.apex, apex) or is_within(apex, self.apex)

@@ -55,7 +55,7 @@ class ControlPlane:
 
     def __init__(
         self,
-        ground: NodeBase,
+        node_base: NodeBase,
         edge_role: EdgeRole,
         owner: OwnerRole | None,
         *,
@@ -63,16 +63,18 @@ class ControlPlane:
         on_retired: Callable[[], None],
         on_restart: Callable[[], None],
     ) -> None:
-        self._ground = ground
+        self._node_base = node_base
         self._edge_role = edge_role
         self._owner = owner
         self._authority = None if owner is None else owner.authority
         self._on_fatal = on_fatal
         self._on_retired = on_retired
         self._ownership = asyncio.Lock()
-        self._lost_root = LostRoot(ground.standing, restart=on_restart)
+        self._lost_root = LostRoot(node_base.node_grant, restart=on_restart)
         self._holding = HoldingSessions(
-            disk=ground.disk, channels=ground.channels, zones=edge_role.edge.zones
+            data_directory=node_base.data_directory,
+            channels=node_base.channels,
+            zones=edge_role.edge.zones,
         )
         self.collector = self._build_collector()
         self.parent = self._build_parent()
@@ -95,10 +97,10 @@ class ControlPlane:
         sys_values: Callable[[], dict[str, str]],
     ) -> None:
         """Bind the gRPC port and answer calls; raises `ConfigError`."""
-        config = self._ground.config
+        config = self._node_base.config
         server = grpc.aio.server(
             interceptors=[
-                Pieces(self._ground.counters, CALLS_OF_HOST),
+                Pieces(self._node_base.counters, CALLS_OF_HOST),
                 Doorkeeper(config.node),
             ],
             options=SERVER_OPTIONS,
@@ -117,7 +119,7 @@ class ControlPlane:
             raise listeners.cannot_bind("grpc", str(config.grpc))
         await server.start()
         self._server = server
-        self._ground.standing.grpc = str(Address(config.dial_host, bound))
+        self._node_base.node_grant.grpc = str(Address(config.dial_host, bound))
 
     async def refuse_twin(self, earlier: str | None) -> None:
         """
@@ -125,23 +127,23 @@ class ControlPlane:
 
         `earlier` is the root's own address in the copied data. Raises `ConfigError`.
         """
-        standing, ground = self._ground.standing, self._ground
-        if standing.parent is not None or not standing.restored:
+        node_grant, node_base = self._node_base.node_grant, self._node_base
+        if node_grant.parent is not None or not node_grant.restored:
             return
-        other = await living_twin(standing, ground.channels, [earlier] if earlier else [])
+        other = await living_twin(node_grant, node_base.channels, [earlier] if earlier else [])
         if other is not None:
             raise ConfigError(
-                ground.config.source,
+                node_base.config.source,
                 "data",
-                ground.config.data,
+                node_base.config.data,
                 "stop that one, or set another `data`, `node` and `zone`",
-                problem=f"a copy: another node {standing.node!r} lives at {other}",
+                problem=f"a copy: another node {node_grant.node!r} lives at {other}",
             )
 
     def join(self) -> None:
         """Join the parent, and serve as the parent of the nodes below."""
-        if self._ground.standing.parent is not None:
-            self._ground.tasks.start(self.joiner.run())
+        if self._node_base.node_grant.parent is not None:
+            self._node_base.tasks.start(self.joiner.run())
         if self._authority is not None:
             self.parent.adopt(self._authority.cuts())
             self.collector.start()
@@ -161,13 +163,13 @@ class ControlPlane:
     def _on_granted(self) -> None:
         if self._owner is not None and self._owner.holding.is_due:
             self._owner.holding.open()
-            self.parent.adopt(self._ground.standing.table.cuts())
+            self.parent.adopt(self._node_base.node_grant.table.cuts())
         self._edge_role.on_lineage()
 
     def _on_refused(self, reason: str, cut_off: int) -> None:
-        standing = self._ground.standing
-        if self._owner is None or (standing.epoch == 0 and not cut_off):
-            where = f"{self._ground.config.source}: join refused by {standing.parent}"
+        node_grant = self._node_base.node_grant
+        if self._owner is None or (node_grant.epoch == 0 and not cut_off):
+            where = f"{self._node_base.config.source}: join refused by {node_grant.parent}"
             self._on_fatal(f"{where}: {reason}")
         else:
             self._owner.holding.refuse(reason, cut_off)
@@ -175,67 +177,67 @@ class ControlPlane:
     # building
 
     def _build_parent(self) -> JoinServer:
-        ground = self._ground
+        node_base = self._node_base
         return JoinServer(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self._authority,
             members=self._edge_role.members,
             admission=self._edge_role.directory.admission,
-            channels=ground.channels,
-            tasks=ground.tasks,
-            turn=ground.turn,
+            channels=node_base.channels,
+            tasks=node_base.tasks,
+            flush_queue=node_base.flush_queue,
             ownership=self._ownership,
             lost_root=self._lost_root,
             collector=self.collector,
         )
 
     def _build_collector(self) -> StrayCollector:
-        ground = self._ground
+        node_base = self._node_base
         return StrayCollector(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self._authority,
-            disk=ground.disk,
-            tasks=ground.tasks,
+            data_directory=node_base.data_directory,
+            tasks=node_base.tasks,
             publish=self._edge_role.edge.publish,
         )
 
     def _build_take_back(self) -> HandBackParent:
-        ground = self._ground
+        node_base = self._node_base
         return HandBackParent(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self._authority,
-            holding=None if self._owner is None else self._owner.holding,
+            lifecycle=None if self._owner is None else self._owner.holding,
             parent=self.parent,
             members=self._edge_role.members,
-            disk=ground.disk,
-            space=ground.space,
-            turn=ground.turn,
+            data_directory=node_base.data_directory,
+            watermark=node_base.watermark,
+            flush_queue=node_base.flush_queue,
             ownership=self._ownership,
         )
 
     def _build_reclaimer(self) -> ZoneReclaim:
         return ZoneReclaim(
-            standing=self._ground.standing,
+            node_grant=self._node_base.node_grant,
             authority=self._authority,
             parent=self.parent,
-            channels=self._ground.channels,
+            channels=self._node_base.channels,
             ownership=self._ownership,
             on_granted=self._on_granted,
         )
 
     def _build_joiner(self) -> JoinClient:
-        ground = self._ground
+        node_base = self._node_base
         return JoinClient(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self._authority,
-            holding=None if self._owner is None else self._owner.holding,
+            lifecycle=None if self._owner is None else self._owner.holding,
             members=self._edge_role.members,
-            channels=ground.channels,
-            disk=ground.disk,
-            retention=ground.retention,
+            channels=node_base.channels,
+            data_directory=node_base.data_directory,
+            retention=node_base.retention,
             departure=self._edge_role.departure(),
             withdrawal=self._build_withdrawal,
-            turn=ground.turn,
+            flush_queue=node_base.flush_queue,
             ownership=self._ownership,
             on_granted=self._on_granted,
             on_refused=self._on_refused,
@@ -243,34 +245,34 @@ class ControlPlane:
         )
 
     def _build_withdrawal(self) -> EdgeRetirement:
-        ground = self._ground
+        node_base = self._node_base
         return EdgeRetirement(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             members=self._edge_role.members,
-            channels=ground.channels,
+            channels=node_base.channels,
             departure=self._edge_role.departure(),
             children=lambda: self.parent.children,
         )
 
     def _build_divergence(self) -> DivergentBranch:
-        ground = self._ground
+        node_base = self._node_base
         return DivergentBranch(
-            standing=ground.standing,
-            disk=ground.disk,
-            retention=ground.retention,
-            turn=ground.turn,
+            node_grant=node_base.node_grant,
+            data_directory=node_base.data_directory,
+            retention=node_base.retention,
+            flush_queue=node_base.flush_queue,
             on_settled=self.joiner.join_again,
-            now=ground.disk.lived,
+            now=node_base.data_directory.lived,
         )
 
     def _build_forgetter(self) -> MemberRemoval:
-        ground = self._ground
+        node_base = self._node_base
         return MemberRemoval(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             members=self._edge_role.members,
             parent=self.parent,
-            channels=ground.channels,
-            commit=ground.disk.committer,
+            channels=node_base.channels,
+            commit=node_base.data_directory.committer,
         )
 
     def _build_servicer(
@@ -279,9 +281,9 @@ class ControlPlane:
         status: Callable[[], control_pb2.StatusReply],
         sys_values: Callable[[], dict[str, str]],
     ) -> ControlService:
-        ground, edge_role = self._ground, self._edge_role
+        node_base, edge_role = self._node_base, self._edge_role
         return ControlService(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self._authority,
             parent=self.parent,
             take_back=self._take_back,
@@ -298,38 +300,40 @@ class ControlPlane:
             sessions=self._session_pages,
             holding=self._holding,
             delete_session=edge_role.edge.clients.delete,
-            backups=Backups(ground.config.data, now=time.time, extents=ground.disk.extents),
-            retired=lambda: ground.reactor.callLater(RETIRE_GRACE, self._on_retired),
-            tasks=ground.tasks,
+            backups=Backups(
+                node_base.config.data, now=time.time, extents=node_base.data_directory.extents
+            ),
+            retired=lambda: node_base.reactor.callLater(RETIRE_GRACE, self._on_retired),
+            tasks=node_base.tasks,
         )
 
     def _build_journal_service(self) -> JournalService:
-        ground = self._ground
+        node_base = self._node_base
         return JournalService(
-            node=ground.config.node,
+            node=node_base.config.node,
             parts=JournalCatalog(
-                disk=ground.disk,
+                data_directory=node_base.data_directory,
                 authority=self._authority,
-                standing=ground.standing,
-                now=ground.reactor.seconds,
+                node_grant=node_base.node_grant,
+                now=node_base.reactor.seconds,
             ),
             pace=self._pace,
-            counters=ground.counters,
-            on_failed=ground.disk.fail,
+            counters=node_base.counters,
+            on_failed=node_base.data_directory.fail,
         )
 
     def _build_ledger_service(self) -> LedgerService:
-        ground, edge = self._ground, self._edge_role.edge
+        node_base, edge = self._node_base, self._edge_role.edge
         return LedgerService(
-            node=ground.config.node,
-            disk=ground.disk,
+            node=node_base.config.node,
+            data_directory=node_base.data_directory,
             pace=self._pace,
             sessions=lambda: edge.clients.sessions.values(),
-            positions=edge.positions.followed_now,
+            positions=edge.cursors.followed_now,
         )
 
     async def _session_pages(self) -> Iterator[control_pb2.SessionsReply]:
         edge = self._edge_role.edge
         held = await self._holding.of(edge.clients.sessions.values())
         sessions = edge.clients.sessions.values()
-        return session_pages(sessions, self._ground.timers.now(), edge.backlog.distance, held)
+        return session_pages(sessions, self._node_base.timers.now(), edge.backlog.distance, held)

@@ -52,7 +52,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
         parent: JoinServer,
         take_back: HandBackParent,
@@ -73,7 +73,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         retired: Callable[[], None],
         tasks: Tasks,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
         self._parent = parent
         self._take_back = take_back
@@ -110,20 +110,20 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.ResolveRequest, context: Any
     ) -> control_pb2.ResolveReply:
         await self._check_question(request.question, context)
-        standing, authority = self._standing, self._authority
-        lineage = [cut_to_wire(cut) for cut in standing.lineage]
-        reply = control_pb2.ResolveReply(zone=cut_to_wire(standing.cut), ttl=TTL, lineage=lineage)
-        is_asked = request.any or request.zone == standing.zone
+        node_grant, authority = self._node_grant, self._authority
+        lineage = [cut_to_wire(cut) for cut in node_grant.lineage]
+        reply = control_pb2.ResolveReply(zone=cut_to_wire(node_grant.cut), ttl=TTL, lineage=lineage)
+        is_asked = request.any or request.zone == node_grant.zone
         if authority is None or not authority.serving or not is_asked:
             reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
-            reply.zone.epoch = standing.ended
+            reply.zone.epoch = node_grant.ended
             return reply
         question = request.question or authority.apex
         if not may_match_within(question, authority.apex):
             reply.answer = control_pb2.ResolveReply.NOT_AUTHORITATIVE
             return reply
         cuts = authority.cuts()
-        referrals = standing.table.touching(question)
+        referrals = node_grant.table.touching(question)
         reply.local = not any(is_filter_within(question, cut.apex) for cut in cuts)
         reply.cuts.extend(cut_to_wire(cut) for cut in cuts)
         reply.referrals.extend(cut_to_wire(cut) for cut in referrals)
@@ -135,8 +135,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.OpenLinkRequest, context: Any
     ) -> control_pb2.OpenLinkReply:
         authority = self._authority
-        is_ours = request.zone == self._standing.zone
-        reply = control_pb2.OpenLinkReply(epoch=self._standing.ended if is_ours else request.epoch)
+        is_ours = request.zone == self._node_grant.zone
+        reply = control_pb2.OpenLinkReply(
+            epoch=self._node_grant.ended if is_ours else request.epoch
+        )
         if authority is None or self._links is None:
             return reply
         if not authority.serving or not is_ours:
@@ -168,9 +170,9 @@ class ControlService(control_pb2_grpc.ControlServicer):
             link=self._link_address(),
             token=token,
             epoch=authority.epoch,
-            passages=passages_to_wire(authority.passages),
+            passages=passages_to_wire(authority.transitions),
             link_version=formats.ours,
-            root=root_to_wire(None if self._standing.parent else self._standing.root),
+            root=root_to_wire(None if self._node_grant.parent else self._node_grant.root),
         )
         if authority.predecessor is not None:
             reply.predecessor.CopyFrom(place_to_wire(authority.predecessor))
@@ -255,7 +257,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.DivergentRequest, context: Any
     ) -> control_pb2.DivergentReply:
         divergence = self._divergence
-        actions = (divergence.look, divergence.replay, divergence.drop)
+        actions = (divergence.missing_messages, divergence.replay, divergence.drop)
         if request.action >= len(actions):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an unknown action")
         # A cancelled call must not stop an action that has begun.
@@ -284,9 +286,9 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     def _namesake(self, edge: str, life: EdgeLife) -> str | None:
         """Return the address of another process with the edge's name, or None."""
-        standing = self._standing
-        if edge == standing.node and life.life not in ("", standing.life):
-            return standing.grpc
+        node_grant = self._node_grant
+        if edge == node_grant.node and life.life not in ("", node_grant.life):
+            return node_grant.grpc
         return None if self._links is None else self._links.namesake(edge, life)
 
     async def _check_question(self, question: str, context: Any) -> None:

@@ -48,29 +48,29 @@ class TurnWork:
 class EdgeRole:
     """The edge, its clients' connections, and its part of the client directory."""
 
-    def __init__(self, ground: NodeBase, authority: Authority | None) -> None:
-        self._ground = ground
-        self._known = ResolverCacheFile(ground.config.data / "zones")
+    def __init__(self, node_base: NodeBase, authority: Authority | None) -> None:
+        self._node_base = node_base
+        self._known = ResolverCacheFile(node_base.config.data / "zones")
         self._dialer = Dialer(
-            standing=ground.standing,
-            clock=ground.reactor,
-            dialing=ground.streams,
-            channels=ground.channels,
-            tasks=ground.tasks,
-            turn=ground.turn,
-            pressure=ground.pressure,
+            node_grant=node_base.node_grant,
+            clock=node_base.reactor,
+            dialing=node_base.streams,
+            channels=node_base.channels,
+            tasks=node_base.tasks,
+            flush_queue=node_base.flush_queue,
+            backpressure=node_base.backpressure,
         )
         self.reader = JournalReader(
-            disk=ground.disk,
+            data_directory=node_base.data_directory,
             authority=authority,
-            standing=ground.standing,
-            channels=ground.channels,
-            tasks=ground.tasks,
-            now=ground.timers.now,
+            node_grant=node_base.node_grant,
+            channels=node_base.channels,
+            tasks=node_base.tasks,
+            now=node_base.timers.now,
         )
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
-        ground.sockets.wire_owners(Route.sender)
+        node_base.sockets.wire_owners(Route.sender)
         self.reader.wire(self.edge.zones)
         self._dialer.wire(self.edge)
         self.members = self._build_members()
@@ -78,7 +78,7 @@ class EdgeRole:
         self._successions = PublishBarrier()
         self.directory = self._build_directory()
         self.mqtt = self._build_mqtt()
-        limit_levels(ground.config.limits.levels)
+        limit_levels(node_base.config.limits.levels)
 
     # life
 
@@ -86,45 +86,45 @@ class EdgeRole:
         """Load the state of an earlier process: zones, sessions, outboxes, directory entries."""
         self.edge.zones.restore(self._known.load())
         self.edge.load()
-        self.moving.load(self.edge.outboxes.contains)
-        self.members.announce(self._ground.standing.grpc)
+        self.transfer.load(self.edge.outboxes.contains)
+        self.members.announce(self._node_base.node_grant.grpc)
         self.directory.start()
         self.directory_shell.start()
 
     def on_lineage(self) -> None:
         """Notify the edge that the zones above this node's are known, or have changed."""
-        self.edge.on_lineage(self._ground.standing.lineage)
+        self.edge.on_lineage(self._node_base.node_grant.lineage)
 
     def refresh(self) -> None:
         """Resolve expired routes again, and store the resolver cache; runs once a second."""
         self.edge.refresh_stale()
         known = self.edge.zones.known()
         if self._known.is_news(known):
-            self._ground.tasks.start(self._known.save(known))
+            self._node_base.tasks.start(self._known.save(known))
 
     def checkpoint(self) -> None:
         """Make stream positions and outboxes durable, and send low-water marks to the owners."""
-        self.edge.positions.checkpoint()
-        self.edge.low_water.look()
+        self.edge.cursors.checkpoint()
+        self.edge.low_water.send_marks()
         self.edge.outboxes.save()
 
-    def record(self, passages: Iterable[EpochTransition]) -> None:
+    def record(self, transitions: Iterable[EpochTransition]) -> None:
         """Write passages to the ledger, and sometimes its whole state; runs once a second."""
-        recording, ledger = self.edge.recording, self._ground.disk.ledger
-        if recording is None or ledger is None:
+        ledger_writer, ledger = self.edge.recording, self._node_base.data_directory.ledger
+        if ledger_writer is None or ledger is None:
             return
-        if ledger.is_due and not recording.is_stating:
-            recording.state(self.edge.clients.sessions.values())
-        if recording.go_on(passages):
+        if ledger.is_due and not ledger_writer.is_stating:
+            ledger_writer.state(self.edge.clients.sessions.values())
+        if ledger_writer.advance(transitions):
             ledger.state()
 
-    def look_after_sessions(self) -> None:
+    def expire_sessions(self) -> None:
         """Expire sessions; runs every now and then."""
         self.edge.clients.expire_sessions()
 
     def apply(self) -> None:
         """Apply changed limits: that of packets to new connections, all others at once."""
-        config = self._ground.config
+        config = self._node_base.config
         limits = config.limits
         self.mqtt.max_packet = limits.packet
         self.mqtt.max_connections = limits.connections
@@ -138,29 +138,33 @@ class EdgeRole:
     def departure(self) -> NodeRetirement:
         """Make the procedure that ends this role when the node retires."""
         return NodeRetirement(
-            standing=self._ground.standing,
+            node_grant=self._node_base.node_grant,
             members=self.members,
             mqtt=self.mqtt,
             edge=self.edge,
             directory=self.directory,
             shell=self.directory_shell,
-            committer=self._ground.disk.committer,
+            committer=self._node_base.data_directory.committer,
         )
 
     # building
 
     def _build_edge(self) -> Edge:
-        ground = self._ground
-        tables, turn, worker = ground.disk.tables, ground.turn, self._worker
+        node_base = self._node_base
+        tables, flush_queue, worker = (
+            node_base.data_directory.tables,
+            node_base.flush_queue,
+            self._worker,
+        )
         return Edge(
-            name=ground.config.node,
-            incarnation=ground.standing.incarnation,
-            router=ground.router,
+            name=node_base.config.node,
+            incarnation=node_base.node_grant.incarnation,
+            router=node_base.router,
             connector=self._dialer,
-            timers=ground.timers,
-            counters=ground.counters,
+            timers=node_base.timers,
+            counters=node_base.counters,
             reporter=EventLog(),
-            keeper=SessionStore(
+            session_store=SessionStore(
                 sessions=tables.table("sessions"),
                 windows=tables.table("windows"),
                 filters=tables.table("filters"),
@@ -168,49 +172,49 @@ class EdgeRole:
                 messages=tables.table("messages"),
                 positions=tables.table("positions"),
                 passages=tables.table("passages"),
-                commit=ground.disk.committer,
-                lived=ground.disk.lived,
-                now=ground.reactor.seconds,
+                commit=node_base.data_directory.committer,
+                lived=node_base.data_directory.lived,
+                now=node_base.reactor.seconds,
             ),
             reader=self.reader,
-            outbox_store=ground.disk.outboxes,
-            again=lambda: turn.mark_next(worker),
-            limits=edge_limits(ground.config),
-            ledger=ground.disk.ledger,
+            outbox_store=node_base.data_directory.outboxes,
+            again=lambda: flush_queue.mark_next(worker),
+            limits=edge_limits(node_base.config),
+            ledger=node_base.data_directory.ledger,
         )
 
     def _build_members(self) -> Members:
-        config = self._ground.config
+        config = self._node_base.config
         return Members(
             config.node,
             config.site,
-            self._ground.disk.tables.table("members"),
+            self._node_base.data_directory.tables.table("members"),
             is_root=config.parent is None,
-            identity=self._ground.standing.identity,
+            identity=self._node_base.node_grant.identity,
         )
 
     def _build_directory_shell(self) -> DirectoryService:
-        ground = self._ground
+        node_base = self._node_base
         return DirectoryService(
-            commit=ground.disk.committer,
-            tables=ground.disk.tables,
-            shares=ground.shares,
-            channels=ground.channels,
-            tasks=ground.tasks,
-            turn=ground.turn,
-            counters=ground.counters,
-            now=ground.reactor.seconds,
+            commit=node_base.data_directory.committer,
+            tables=node_base.data_directory.tables,
+            shares=node_base.shares,
+            channels=node_base.channels,
+            tasks=node_base.tasks,
+            flush_queue=node_base.flush_queue,
+            counters=node_base.counters,
+            now=node_base.reactor.seconds,
         )
 
     def _build_directory(self) -> Directory:
-        ground, tables = self._ground, self._ground.disk.tables
-        self.moving = SessionTransfer(
+        node_base, tables = self._node_base, self._node_base.data_directory.tables
+        self.transfer = SessionTransfer(
             self.edge,
             self._successions,
             tables.table("directory.left"),
             tables.table("directory.left_places"),
         )
-        self.edge.wire(self.moving.keys, self.moving.places)
+        self.edge.wire(self.transfer.keys, self.transfer.places)
         directory = Directory(
             members=self.members,
             tables=DirectoryTables(
@@ -222,37 +226,37 @@ class EdgeRole:
                 sent_wills=tables.table("directory.sent_wills"),
                 discards=tables.table("directory.discards"),
             ),
-            host=self.moving,
-            life=ground.standing.incarnation,
-            settings=directory_settings(ground.config),
-            now=ground.reactor.seconds,
+            host=self.transfer,
+            life=node_base.node_grant.incarnation,
+            settings=directory_settings(node_base.config),
+            now=node_base.reactor.seconds,
             make_token=lambda: secrets.token_bytes(8),
             spawn=self.directory_shell.run,
             wake=self.directory_shell.wake,
-            lived=ground.disk.lived,
+            lived=node_base.data_directory.lived,
             moment=machine_check.moment,
         )
         self.directory_shell.wire(directory)
-        self.edge.clients.wire(directory.presence)
+        self.edge.clients.wire(directory.connected)
         return directory
 
     def _build_mqtt(self) -> MqttService:
-        ground, config = self._ground, self._ground.config
+        node_base, config = self._node_base, self._node_base.config
         return MqttService(
             edge=self.edge,
-            router=ground.router,
-            roaming=SessionConnect(
-                self.edge.clients, self.directory, self.directory_shell, ground.timers
+            router=node_base.router,
+            connects=SessionConnect(
+                self.edge.clients, self.directory, self.directory_shell, node_base.timers
             ),
             successions=self._successions,
-            turn=ground.turn,
-            clock=ground.reactor,
-            pressure=ground.pressure,
-            space=ground.space,
-            counters=ground.counters,
-            strangers=ground.strangers,
-            halves=ground.halves,
-            shares=ground.shares,
+            flush_queue=node_base.flush_queue,
+            clock=node_base.reactor,
+            backpressure=node_base.backpressure,
+            watermark=node_base.watermark,
+            counters=node_base.counters,
+            unauthenticated=node_base.unauthenticated,
+            halves=node_base.halves,
+            shares=node_base.shares,
             make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
             max_packet=config.limits.packet,
             max_connections=config.limits.connections,

@@ -34,13 +34,13 @@ class MemberRemoval:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         members: Members,
         parent: JoinServer,
         channels: Channels,
         commit: Commit,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._members = members
         self._parent = parent
         self._channels = channels
@@ -55,8 +55,8 @@ class MemberRemoval:
         """
         member = self._members.get(name)
         if name == self._members.name:
-            is_root = self._standing.zone == ""
-            remedy = _ends(self._standing.grpc, is_root)
+            is_root = self._node_grant.zone == ""
+            remedy = _ends(self._node_grant.grpc, is_root)
             raise ForgetError(f"this is node {name!r} itself; {remedy}")
         if member is None and not leaves:
             raise ForgetError(f"no member is called {name!r}; {self._names()}")
@@ -91,7 +91,7 @@ class MemberRemoval:
         return f"there are {', '.join(names[:20])}{more}"
 
     def _zones(self, name: str) -> tuple[ZoneCut, ...]:
-        return tuple(cut for cut in self._standing.table.below() if cut.node == name)
+        return tuple(cut for cut in self._node_grant.table.below() if cut.node == name)
 
     async def _safe(self) -> None:
         done = asyncio.Event()

@@ -49,28 +49,28 @@ class Node:
         on_retired: Callable[[], None],
         on_restart: Callable[[], None],
     ) -> None:
-        self._ground = ground = NodeBase(config, reactor, on_fatal=on_fatal)
-        self._listeners = Listeners(config, ground.streams)
-        self._owner = None if config.zone is None else OwnerRole(ground, config.zone)
+        self._node_base = node_base = NodeBase(config, reactor, on_fatal=on_fatal)
+        self._listeners = Listeners(config, node_base.streams)
+        self._owner = None if config.zone is None else OwnerRole(node_base, config.zone)
         self.authority = None if self._owner is None else self._owner.authority
-        self._edge_role = EdgeRole(ground, self.authority)
+        self._edge_role = EdgeRole(node_base, self.authority)
         self.edge = self._edge_role.edge
         if self._owner is not None:
             self._owner.wire(self.edge)
         self._control = ControlPlane(
-            ground,
+            node_base,
             self._edge_role,
             self._owner,
             on_fatal=on_fatal,
             on_retired=on_retired,
             on_restart=on_restart,
         )
-        self.counters, self.standing = ground.counters, ground.standing
+        self.counters, self.node_grant = node_base.counters, node_base.node_grant
         self.members, self.parent = self._edge_role.members, self._control.parent
         self._rates = SysRates(self.edge, reactor.seconds)
-        self._sizes = TableSizes(ground, self._edge_role, self.authority)
+        self._sizes = TableSizes(node_base, self._edge_role, self.authority)
         self._status = NodeStatus(
-            ground,
+            node_base,
             self._edge_role,
             authority=self.authority,
             parent=self.parent,
@@ -84,10 +84,10 @@ class Node:
         self.members.when_changed(self._forget_removed)
         self._heart = PeriodicTasks(reactor)
         self._heart.every(BEAT, self._edge_role.directory_shell.beat)
-        self._heart.every(LOOK_EVERY, ground.space.look)
+        self._heart.every(LOOK_EVERY, node_base.watermark.measure)
         self._heart.every(1.0, self._each_second)
         self._heart.every(EVERY, self._each_sys_period)
-        self.checks = NodeChecks(ground, self._edge_role, self._owner)
+        self.checks = NodeChecks(node_base, self._edge_role, self._owner)
         self.checks.start(self._heart)
 
     # life
@@ -99,17 +99,17 @@ class Node:
         The node calls `before_ready` when all lasting objects exist, just before it logs
         `node.ready`.
         """
-        owner, standing = self._owner, self.standing
-        self._ground.space.look()
+        owner, node_grant = self._owner, self.node_grant
+        self._node_base.watermark.measure()
         await self._control.start(
             self._listeners, status=self._status.reply, sys_values=self._sys.values
         )
-        me = self.members.get(standing.node)
+        me = self.members.get(node_grant.node)
         await self._control.refuse_twin(None if me is None else me.grpc)
         if owner is not None:
             await self._listeners.for_links(owner.links)
         self._edge_role.load()
-        if owner is not None and standing.serving:
+        if owner is not None and node_grant.serving:
             owner.holding.open()
         self._edge_role.on_lineage()
         self.edge.interests.refresh()
@@ -118,9 +118,9 @@ class Node:
         before_ready()
         log.info(
             "node.ready",
-            zone=standing.zone,
+            zone=node_grant.zone,
             mqtt=mqtt[0] if len(mqtt) == 1 else mqtt,
-            grpc=standing.grpc,
+            grpc=node_grant.grpc,
             link=self._listeners.link,
             core=KIND,
             version=__version__,
@@ -130,33 +130,33 @@ class Node:
 
     async def stop(self) -> None:
         """Close listeners and connections without publishing wills; then close the store."""
-        self._ground.space.stop()
+        self._node_base.watermark.stop()
         await self._listeners.close()
         self._edge_role.mqtt.stop()
         # Without this wait, a keeper of entries takes the end for a death and publishes wills.
-        await self._edge_role.directory_shell.settle(SETTLE_GRACE)
+        await self._edge_role.directory_shell.await_keepers(SETTLE_GRACE)
         self._heart.stop()
         self.parent.close()
-        await self._ground.tasks.stop()
-        await self._ground.channels.close()
+        await self._node_base.tasks.stop()
+        await self._node_base.channels.close()
         if self._owner is not None:
             self._owner.holding.own_zone.beat()
-        self.edge.positions.checkpoint()
+        self.edge.cursors.checkpoint()
         if self._owner is not None:
             self._owner.store.close()
-        self._ground.poller.close()
+        self._node_base.poller.close()
         # The last port must close after the data folder: its end may trigger a restart of the node.
-        self._ground.close()
+        self._node_base.close()
         await self._control.stop()
 
     def reload(self) -> None:
         """Read the limits in the topology file again; a file with an error changes nothing."""
         try:
-            found = reread(self._ground.config)
+            found = reread(self._node_base.config)
         except ConfigError as error:
             log.error("config.refused", reason=str(error))
             return
-        self._ground.apply(found.config)
+        self._node_base.apply(found.config)
         self._edge_role.apply()
         if self._owner is not None:
             self._owner.links.max_links = found.config.limits.links
@@ -168,30 +168,30 @@ class Node:
     # internal
 
     def _build_sys(self) -> SysValues:
-        ground, connections = self._ground, self._edge_role.mqtt.connections
+        node_base, connections = self._node_base, self._edge_role.mqtt.connections
         return SysValues(
             edge=self.edge,
             authority=self.authority,
-            channels=ground.channels,
+            channels=node_base.channels,
             rates=self._rates,
-            now=ground.reactor.seconds,
+            now=node_base.reactor.seconds,
             clients=lambda: len(connections),
-            space=ground.space,
-            disk=ground.disk,
-            standing=ground.standing,
-            retention=ground.retention,
+            watermark=node_base.watermark,
+            data_directory=node_base.data_directory,
+            node_grant=node_base.node_grant,
+            retention=node_base.retention,
             sizes=self._sizes.all,
         )
 
     def _fetch_sys(self) -> None:
-        self._ground.tasks.start(self._sys.fetch())
+        self._node_base.tasks.start(self._sys.fetch())
 
     def _forget_removed(self) -> None:
         """Forget the marks and retention claims of removed members (protocol rule 4)."""
         removed = {member.name for member in self.members.all if member.removed}
         for name in removed - self._removed:
             if self.authority is None:
-                self._ground.retention.forget(name)
+                self._node_base.retention.forget(name)
             else:
                 self.authority.reception.forget(name)
         self._removed = removed
@@ -202,37 +202,37 @@ class Node:
         if self._owner is not None:
             self._owner.holding.own_zone.beat()
         self._edge_role.checkpoint()
-        self._edge_role.record(() if self.authority is None else self.authority.passages)
+        self._edge_role.record(() if self.authority is None else self.authority.transitions)
         if self._owner is not None:
             self._owner.store.checkpoint_if_due()
-        self._ground.tidy()
-        self._ground.turn.end()
+        self._node_base.tidy()
+        self._node_base.flush_queue.end()
 
     def _trim(self) -> None:
         """Trim the records of journals that neither retention nor a held part requires."""
         store = None if self._owner is None else self._owner.store
         present, saved = (None, 0) if store is None else (store.present, store.saved)
         held = self._control.held()
-        claimed = self._ground.standing.held_part
+        claimed = self._node_base.node_grant.held_part
         if present is None and claimed is not None:
             # The zone waits for a grant of its parent or an operator. Trimming its part would lose
             # the zone's retained messages and marks, and the zone would begin anew.
             held.add(claimed)
-        self._ground.retention.trim(present, saved, held)
+        self._node_base.retention.trim(present, saved, held)
 
     def _each_sys_period(self) -> None:
         self._sys.refresh()
         if self.authority is not None:
-            self.authority.wills.forget_old(self._ground.disk.lived())
+            self.authority.wills.forget_old(self._node_base.data_directory.lived())
             if self.authority.serving:
                 self.authority.expire_retained()
-        self._edge_role.look_after_sessions()
+        self._edge_role.expire_sessions()
         if self._owner is None:
             self._trim()
         else:
             self._owner.store.sync_checkpoint(self._trim)
-        if self._ground.disk.ledger is not None:
-            self._ground.disk.ledger.trim(self._ground.retention.policy)
-        self.edge.backlog.look_for_cut_off(self.edge.clients.sessions.values())
-        self._ground.turn.end()
+        if self._node_base.data_directory.ledger is not None:
+            self._node_base.data_directory.ledger.trim(self._node_base.retention.policy)
+        self.edge.backlog.poll_cut_off(self.edge.clients.sessions.values())
+        self._node_base.flush_queue.end()
         self._fetch_sys()

@@ -26,7 +26,7 @@ from txbroker.runtime.aio import Tasks
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.checked_turns import make_flush_queue
 from txbroker.runtime.fair_shares import FairShares
-from txbroker.runtime.periodic import ReactorTimers, keep_time
+from txbroker.runtime.periodic import ReactorTimers, use_monotonic_clock
 from txbroker.runtime.sockets.poller import Poller
 from txbroker.runtime.sockets.reactor import StreamReactor
 from txbroker.runtime.structured_log import get_logger
@@ -51,78 +51,78 @@ class NodeBase:
     def __init__(
         self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
     ) -> None:
-        keep_time(reactor)
+        use_monotonic_clock(reactor)
         sys.setswitchinterval(SWITCH)
         self.config = config
         self.reactor = reactor
         self.counters = Counters()
-        self.strangers = Unauthenticated(self.counters, config.limits.unauthenticated)
+        self.unauthenticated = Unauthenticated(self.counters, config.limits.unauthenticated)
         self.halves = HalfPackets(self.counters, config.limits.packet)
-        self.turn = make_flush_queue(lambda action: reactor.callLater(0, action))
+        self.flush_queue = make_flush_queue(lambda action: reactor.callLater(0, action))
         self.shares = FairShares(
             later=lambda action: reactor.callLater(0, action),
             now=reactor.seconds,
             worked=time.thread_time,
-            turn=self.turn,
+            flush_queue=self.flush_queue,
             tell=lambda waiting: self.sockets.crowd(waiting),
         )
-        self.tasks = Tasks(self.turn)
-        self.timers = ReactorTimers(reactor, self.turn)
-        self.pressure = Backpressure(self.timers)
-        self.space = DiskWatermark(
+        self.tasks = Tasks(self.flush_queue)
+        self.timers = ReactorTimers(reactor, self.flush_queue)
+        self.backpressure = Backpressure(self.timers)
+        self.watermark = DiskWatermark(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )
-        self.router = Router(lambda: self.turn.mark_dirty(self.outputs))
-        self.outputs = SocketOutputs(self.router, self.turn.mark_next)
+        self.router = Router(lambda: self.flush_queue.mark_dirty(self.outputs))
+        self.outputs = SocketOutputs(self.router, self.flush_queue.mark_next)
         self.sockets = self.router.make_sockets()
         self.shares.when_hurried(self.sockets.hurry)
-        self.poller = Poller(reactor.seconds, self.turn, self.sockets)
+        self.poller = Poller(reactor.seconds, self.flush_queue, self.sockets)
         self.streams = StreamReactor(reactor, self.poller)
         self.channels = Channels()
         self.folder = DataFolder(config.data, on_failed=lambda error: on_fatal(str(error)))
         state = self.folder.load(config.node, config.zone)
         made = self._made_at(state)
-        self.standing = self._build_standing(state, made)
+        self.node_grant = self._build_standing(state, made)
         self._renumber_parts()
-        self.disk = self._build_disk(on_fatal)
+        self.data_directory = self._build_disk(on_fatal)
         self._renumber_tables()
         if config.ledger:
-            self.disk.keep_ledger(
+            self.data_directory.open_ledger(
                 is_copy=made is not None,
-                is_full=lambda: self.space.is_full,
+                is_full=lambda: self.watermark.is_full,
                 counters=self.counters,
             )
         else:
-            self.disk.keep_no_ledger()
+            self.data_directory.disable_ledger()
         if made is not None:
             self._restore(made)
         self.retention = Retention(
-            journals=self.disk.journals,
-            table=self.disk.tables.table("kept"),
+            journals=self.data_directory.journals,
+            table=self.data_directory.tables.table("kept"),
             policy=policy(config),
             counters=self.counters,
-            ages=EntryAges(self.disk.tables.table("ages"), self.disk.lived),
-            now=self.disk.lived,
+            ages=EntryAges(self.data_directory.tables.table("ages"), self.data_directory.lived),
+            now=self.data_directory.lived,
         )
 
     def apply(self, config: NodeConfig) -> None:
         """Apply changed limits."""
         self.config = config
         self.retention.policy = policy(config)
-        self.space.set_reserve(config.limits.disk_free)
-        self.strangers.most = config.limits.unauthenticated
+        self.watermark.set_reserve(config.limits.disk_free)
+        self.unauthenticated.most = config.limits.unauthenticated
         self.halves.most = most_halves(config.limits.packet)
 
     def tidy(self) -> None:
         """Run periodic work; the caller calls this every second or so."""
-        self.disk.lived.tick()
-        self.disk.message_clock.tick()
-        self.disk.tables.clean()
-        self.disk.scan()
+        self.data_directory.lived.tick()
+        self.data_directory.message_clock.tick()
+        self.data_directory.tables.clean()
+        self.data_directory.scan()
 
     def close(self) -> None:
         """Write everything to the disk, and free the data folder for another process."""
-        self.disk.close()
+        self.data_directory.close()
         self.folder.close()
 
     # internal
@@ -155,27 +155,27 @@ class NodeBase:
             durability=config.durability,
             sync_interval=config.sync_interval,
             segment_bytes=segment_bytes(config),
-            turn=self.turn,
+            flush_queue=self.flush_queue,
             timers=self.timers,
-            on_full=self.space.set_full,
+            on_full=self.watermark.set_full,
             on_failed=lambda error: on_fatal(str(error)),
-            on_written=self.space.note_written,
-            on_behind=self.space.set_behind,
+            on_written=self.watermark.measure_after_write,
+            on_behind=self.watermark.set_behind,
             on_awaited=self.shares.await_sync,
         )
 
     def _renumber_parts(self) -> None:
-        for old, new in self.standing.renumbering:
+        for old, new in self.node_grant.renumbering:
             renumber_parts(self.config.data / "journal", old, new, data=self.config.data)
 
     def _renumber_tables(self) -> None:
-        for old, new in self.standing.renumbering:
-            renumber_tables(self.disk.tables, old, new)
-        if self.standing.renumbering:
-            self.disk.committer.when_durable(self.standing.finish_renumbering)
+        for old, new in self.node_grant.renumbering:
+            renumber_tables(self.data_directory.tables, old, new)
+        if self.node_grant.renumbering:
+            self.data_directory.committer.when_durable(self.node_grant.finish_renumbering)
 
     def _restore(self, made: float) -> None:
         """Renew what was used after the copy was made at time `made`, so that none is reused."""
         log.warning("node.restored", made=datetime.fromtimestamp(made, UTC).isoformat())
-        self.standing.restore()
-        self.disk.committer.when_durable(lambda: backups.forget(self.config.data))
+        self.node_grant.restore()
+        self.data_directory.committer.when_durable(lambda: backups.forget(self.config.data))

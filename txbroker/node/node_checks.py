@@ -16,19 +16,19 @@ from txbroker.runtime.periodic import BEAT, PeriodicTasks
 class NodeChecks:
     """The rules of docs/protocol.md as one node keeps them; `owner` None: a pure edge."""
 
-    def __init__(self, ground: NodeBase, edge_role: EdgeRole, owner: OwnerRole | None) -> None:
-        self._ground = ground
+    def __init__(self, node_base: NodeBase, edge_role: EdgeRole, owner: OwnerRole | None) -> None:
+        self._node_base = node_base
         self._edge_role = edge_role
         self._owner = owner
 
     def start(self, heart: PeriodicTasks) -> None:
         """Check from now on, where the flush queue does; a broken rule ends the node."""
-        turn = self._ground.turn
-        if not isinstance(turn, CheckedFlushQueue):
+        flush_queue = self._node_base.flush_queue
+        if not isinstance(flush_queue, CheckedFlushQueue):
             return
-        turn.ending.append(self._edge_role.edge.keeper.check_changed)
+        flush_queue.ending.append(self._edge_role.edge.session_store.check_changed)
         if self._owner is not None:
-            turn.ended += (self._owner.store.check, self._owner.authority.check_order)
+            flush_queue.ended += (self._owner.store.check, self._owner.authority.check_order)
         heart.every(BEAT, lambda: hooks.run(self.check))
 
     def check(self) -> None:
@@ -40,11 +40,11 @@ class NodeChecks:
     # internal
 
     def _parts(self) -> Iterator[Checked]:
-        ground = self._ground
-        yield ground.standing
-        yield ground.disk.committer
-        yield from ground.disk.journals.parts.values()
-        yield ground.retention
+        node_base = self._node_base
+        yield node_base.node_grant
+        yield node_base.data_directory.committer
+        yield from node_base.data_directory.journals.parts.values()
+        yield node_base.retention
         yield self._edge_role.edge
         yield self._edge_role.directory
         links: list[object] = [route.port for route in self._edge_role.edge.zones]
@@ -58,7 +58,7 @@ class NodeChecks:
         """State that the node serves what it holds, and nothing else."""
         if self._owner is None or not self._owner.authority.serving:
             return
-        authority, standing = self._owner.authority, self._ground.standing
-        holds(self, 11, "who serves a zone holds it", standing.holds, authority.apex)
-        is_now = authority.epoch == standing.epoch
-        holds(self, 11, "a zone is served at its epoch", is_now, authority.epoch, standing.epoch)
+        authority, node_grant = self._owner.authority, self._node_base.node_grant
+        holds(self, 11, "who serves a zone holds it", node_grant.holds, authority.apex)
+        is_now = authority.epoch == node_grant.epoch
+        holds(self, 11, "a zone is served at its epoch", is_now, authority.epoch, node_grant.epoch)

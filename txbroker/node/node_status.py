@@ -23,7 +23,7 @@ class NodeStatus:
 
     def __init__(
         self,
-        ground: NodeBase,
+        node_base: NodeBase,
         edge_role: EdgeRole,
         *,
         authority: Authority | None,
@@ -32,7 +32,7 @@ class NodeStatus:
         listeners: Listeners,
         sizes: Callable[[], Iterable[TableSize]],
     ) -> None:
-        self._ground = ground
+        self._node_base = node_base
         self._authority = authority
         self._edge = edge_role.edge
         self._mqtt = edge_role.mqtt
@@ -43,26 +43,26 @@ class NodeStatus:
 
     def reply(self) -> control_pb2.StatusReply:
         """Return the present status."""
-        standing, authority = self._ground.standing, self._authority
+        node_grant, authority = self._node_base.node_grant, self._authority
         rate_in, rate_out = self._rates.rates()
         reply = control_pb2.StatusReply(
-            node=standing.node,
-            owns_zone=standing.zone is not None,
-            zone=cut_to_wire(standing.cut),
+            node=node_grant.node,
+            owns_zone=node_grant.zone is not None,
+            zone=cut_to_wire(node_grant.cut),
             serving=authority is not None and authority.serving,
             clients=len(self._mqtt.connections),
             rate_in=rate_in,
             rate_out=rate_out,
-            lineage=[cut_to_wire(cut) for cut in standing.lineage],
+            lineage=[cut_to_wire(cut) for cut in node_grant.lineage],
             version=__version__,
-            counters=self._ground.counters.snapshot(),
-            divergent=standing.divergent,
-            reclaimed=[cut_to_wire(cut) for cut in standing.table.reclaimed()],
+            counters=self._node_base.counters.snapshot(),
+            divergent=node_grant.divergent,
+            reclaimed=[cut_to_wire(cut) for cut in node_grant.table.reclaimed()],
             losses=losses(self._edge.clients.sessions.values()),
             mqtt=self._listeners.clients_at,
-            who=who_to_wire(standing),
-            held_size=self._ground.retention.held_size,
-            held=held(self._ground.retention.held(HELD_SHOWN), wall() / 1e6),
+            who=who_to_wire(node_grant),
+            held_size=self._node_base.retention.held_size,
+            held=held(self._node_base.retention.held(HELD_SHOWN), wall() / 1e6),
         )
         self._add_children(reply)
         for size in self._sizes():
@@ -73,7 +73,7 @@ class NodeStatus:
 
     def _add_children(self, reply: control_pb2.StatusReply) -> None:
         """Add delegated zones, whether their nodes are connected or not, then pure edges."""
-        for delegation in self._ground.standing.table.delegations():
+        for delegation in self._node_base.node_grant.table.delegations():
             reply.children.add(
                 zone=cut_to_wire(delegation.cut),
                 owns_zone=True,

@@ -22,62 +22,62 @@ class OwnerRole:
     holding: ZoneLifecycle
     links: LinkListener
 
-    def __init__(self, ground: NodeBase, apex: str) -> None:
-        self._ground = ground
+    def __init__(self, node_base: NodeBase, apex: str) -> None:
+        self._node_base = node_base
         self.store = self._build_store(apex)
-        self.authority = Authority(apex, ground.standing.table, self.store, ground.router)
-        self.authority.wills.node = ground.config.node
-        self.authority.wills.expect(ground.config.will_after)
+        self.authority = Authority(apex, node_base.node_grant.table, self.store, node_base.router)
+        self.authority.wills.node = node_base.config.node
+        self.authority.wills.expect(node_base.config.will_after)
         self.store.wire(self.authority)
-        self.authority.on_not_retained = lambda: ground.counters.add("retained.over_limit")
+        self.authority.on_not_retained = lambda: node_base.counters.add("retained.over_limit")
         self.apply()
 
     def apply(self) -> None:
         """Apply the limits of the topology file."""
-        retained = self._ground.config.limits.retained
+        retained = self._node_base.config.limits.retained
         self.authority.most_retained = (retained.messages, retained.bytes)
 
     def wire(self, edge: Edge) -> None:
         """Connect the edge of the same node, which needs no link."""
-        ground = self._ground
+        node_base = self._node_base
         self.store.wire_slices(partial(edge.slices.start, self.store))
-        own_zone = LocalLink(edge, self.authority, ground.pressure)
-        ground.sockets.wire_zone(own_zone.way_through, own_zone.leave, EdgePeer.sender)
+        own_zone = LocalLink(edge, self.authority, node_base.backpressure)
+        node_base.sockets.wire_zone(own_zone.way_through, own_zone.deliver_rest, EdgePeer.sender)
         self.holding = ZoneLifecycle(
-            standing=ground.standing,
+            node_grant=node_base.node_grant,
             authority=self.authority,
             own_zone=own_zone,
-            disk=ground.disk,
-            retention=ground.retention,
-            timers=ground.timers,
-            turn=ground.turn,
+            data_directory=node_base.data_directory,
+            retention=node_base.retention,
+            timers=node_base.timers,
+            flush_queue=node_base.flush_queue,
         )
         self.links = LinkListener(
             authority=self.authority,
-            pressure=ground.pressure,
-            space=ground.space,
-            counters=ground.counters,
-            turn=ground.turn,
-            clock=ground.reactor,
-            max_links=ground.config.limits.links,
-            strangers=ground.strangers,
-            shares=ground.shares,
+            backpressure=node_base.backpressure,
+            watermark=node_base.watermark,
+            counters=node_base.counters,
+            flush_queue=node_base.flush_queue,
+            clock=node_base.reactor,
+            max_links=node_base.config.limits.links,
+            unauthenticated=node_base.unauthenticated,
+            shares=node_base.shares,
         )
 
     def _build_store(self, apex: str) -> ZoneStore:
-        ground, config = self._ground, self._ground.config
+        node_base, config = self._node_base, self._node_base.config
         return ZoneStore(
             node=config.node,
             zone=apex,
-            disk=ground.disk,
+            data_directory=node_base.data_directory,
             now=wall,
-            retention=ground.retention,
+            retention=node_base.retention,
             ceiling=OffsetReservation(
-                ground.disk.tables.table("zone"),
-                ground.counters,
+                node_base.data_directory.tables.table("zone"),
+                node_base.counters,
                 survives_kill=config.durability != "memory",
             ),
-            keeps_qos0=config.journal == "all",
-            is_short=lambda: ground.space.is_short,
-            counters=ground.counters,
+            stores_qos0=config.journal == "all",
+            is_short=lambda: node_base.watermark.is_short,
+            counters=node_base.counters,
         )

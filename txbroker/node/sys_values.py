@@ -86,15 +86,15 @@ class SysValues:
         rates: SysRates,
         now: Callable[[], float],
         clients: Callable[[], int],
-        space: DiskWatermark,
-        disk: DataDirectory,
-        standing: NodeGrant,
+        watermark: DiskWatermark,
+        data_directory: DataDirectory,
+        node_grant: NodeGrant,
         retention: Retention,
         sizes: Callable[[], Iterable[TableSize]],
     ) -> None:
         self._sizes = sizes
         self._retention = retention
-        self._standing = standing
+        self._node_grant = node_grant
         self._edge = edge
         self._authority = authority
         self._channels = channels
@@ -102,8 +102,8 @@ class SysValues:
         self._now = now
         self._started = now()
         self._clients = clients
-        self._space = space
-        self._disk = disk
+        self._watermark = watermark
+        self._data_directory = data_directory
         self._fetched: dict[str, set[str]] = {}
 
     def values(self) -> dict[str, str]:
@@ -123,10 +123,10 @@ class SysValues:
             "broker/publish/messages/sent": str(edge.delivery.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
             "txbroker/sessions/dropped": str(sum(s.sender.dropped for s in sessions)),
-            "txbroker/store/syncs": str(self._disk.committer.syncs),
-            "txbroker/store/size": str(self._disk.size),
-            "txbroker/disk/free": str(self._space.free),
-            "txbroker/disk/short": str(self._space.is_short).lower(),
+            "txbroker/store/syncs": str(self._data_directory.committer.syncs),
+            "txbroker/store/size": str(self._data_directory.size),
+            "txbroker/disk/free": str(self._watermark.free),
+            "txbroker/disk/short": str(self._watermark.is_short).lower(),
             "broker/load/messages/received/rate": f"{rate_in:.2f}",
             "broker/load/messages/sent/rate": f"{rate_out:.2f}",
         }
@@ -144,14 +144,14 @@ class SysValues:
         return {f"$SYS/{name}": value for name, value in values.items()}
 
     def _zone_values(self, authority: Authority) -> dict[str, str]:
-        reclaimed = self._standing.table.reclaimed()
+        reclaimed = self._node_grant.table.reclaimed()
         return {
             "broker/retained messages/count": str(len(authority.retained)),
             "txbroker/zone/apex": authority.apex or "(root)",
             "txbroker/zone/epoch": str(authority.epoch),
             "txbroker/zone/serving": str(authority.serving).lower(),
             "txbroker/zone/offset": str(authority.offset),
-            "txbroker/zone/divergent": str(self._standing.divergent),
+            "txbroker/zone/divergent": str(self._node_grant.divergent),
             "txbroker/zone/reclaimed": " ".join(cut.apex for cut in reclaimed),
             "txbroker/journal/held": str(self._retention.held_size),
             "txbroker/journal/held/by": " ".join(

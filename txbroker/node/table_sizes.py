@@ -23,8 +23,10 @@ from txbroker.rpc import channels
 class TableSizes:
     """The tables of one node; `authority` is None for a pure edge."""
 
-    def __init__(self, ground: NodeBase, edge_role: EdgeRole, authority: Authority | None) -> None:
-        self._ground = ground
+    def __init__(
+        self, node_base: NodeBase, edge_role: EdgeRole, authority: Authority | None
+    ) -> None:
+        self._node_base = node_base
         self._edge_role = edge_role
         self._authority = authority
 
@@ -38,38 +40,38 @@ class TableSizes:
     # internal
 
     def _of_edge(self) -> Iterator[TableSize]:
-        edge, limits = self._edge_role.edge, self._ground.config.limits
+        edge, limits = self._edge_role.edge, self._node_base.config.limits
         mqtt = self._edge_role.mqtt
         yield TableSize("connections", len(mqtt.connections), limits.connections)
         yield TableSize("sessions", len(edge.clients.sessions), limits.sessions)
         yield TableSize("filters", edge.interests.filters, 0)
-        yield TableSize("filters.asked", edge.interests.asked, 0)
+        yield TableSize("filters.asked", edge.interests.awaiting_count, 0)
         yield TableSize("zones", len(list(edge.zones)), limits.cache)
         yield TableSize("timers", len(mqtt.deadlines), 0)
 
     def _of_directory(self) -> Iterator[TableSize]:
-        directory, moving = self._edge_role.directory, self._edge_role.moving
-        limits = self._ground.config.limits
+        directory, transfer = self._edge_role.directory, self._edge_role.transfer
+        limits = self._node_base.config.limits
         yield TableSize("members", len(self._edge_role.members.all), members.RECORDS)
-        yield TableSize("directory.entries", len(directory.keeper.entries), entry_table.LIMIT)
-        yield TableSize("directory.own", len(directory.registrar.own), 0)
-        yield TableSize("directory.moved", len(directory.registrar.gone), session_ownership.LIMIT)
+        yield TableSize("directory.entries", len(directory.replica.entries), entry_table.LIMIT)
+        yield TableSize("directory.own", len(directory.replicator.own), 0)
+        yield TableSize("directory.moved", len(directory.replicator.gone), session_ownership.LIMIT)
         yield TableSize(
-            "directory.tombstones", len(directory.holdings.gone), session_ownership.LIMIT
+            "directory.tombstones", len(directory.ownership.tombstone_ids), session_ownership.LIMIT
         )
-        yield TableSize("directory.arriving", len(directory.holdings.arriving), limits.connections)
-        yield TableSize("directory.connected", directory.presence.remembered, 0)
+        yield TableSize("directory.arriving", len(directory.ownership.arriving), limits.connections)
+        yield TableSize("directory.connected", directory.connected.remembered, 0)
         yield TableSize("directory.discards", len(directory.clearings), session_discard.LIMIT)
-        yield TableSize("directory.left", moving.left, session_ownership.LIMIT)
+        yield TableSize("directory.left", transfer.unfinished_count, session_ownership.LIMIT)
         yield TableSize("wills.own", directory.own_wills.count, 0)
         yield TableSize("wills.sent", len(directory.sent_wills), directory_wills.SENT_LIMIT)
 
     def _of_node(self) -> Iterator[TableSize]:
-        ground = self._ground
-        yield TableSize("journal.parts", len(ground.disk.journals.parts), 0)
-        yield TableSize("journal.edges", ground.retention.edges, retention.EDGES)
-        yield TableSize("counters", len(ground.counters.snapshot()), 0)
-        yield TableSize("channels", len(ground.channels), channels.LIMIT)
+        node_base = self._node_base
+        yield TableSize("journal.parts", len(node_base.data_directory.journals.parts), 0)
+        yield TableSize("journal.edges", node_base.retention.edges, retention.EDGES)
+        yield TableSize("counters", len(node_base.counters.snapshot()), 0)
+        yield TableSize("channels", len(node_base.channels), channels.LIMIT)
 
     def _of_zone(self, authority: Authority) -> Iterator[TableSize]:
         most_retained, _ = authority.most_retained
@@ -78,4 +80,4 @@ class TableSizes:
         yield TableSize("edges.topics", authority.peers.topics, edge_peers.TOPICS_REMEMBERED)
         yield TableSize("marks", len(authority.marks) - len(authority.wills), edge_registry.MARKS)
         yield TableSize("wills.taken", len(authority.wills), accepted_wills.MOST)
-        yield TableSize("zone.epochs", self._ground.standing.table.apexes, join_rules.APEXES)
+        yield TableSize("zone.epochs", self._node_base.node_grant.table.apexes, join_rules.APEXES)

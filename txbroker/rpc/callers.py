@@ -23,7 +23,7 @@ class Callers:
         self._calls[host] = calls + 1
         return True
 
-    def leave(self, peer: str) -> None:
+    def end_call(self, peer: str) -> None:
         """End a call that has begun."""
         host = _host_of(peer)
         self._calls[host] -= 1

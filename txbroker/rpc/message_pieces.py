@@ -56,7 +56,7 @@ class PieceRoom:
         self._drops_oldest = drops_oldest
         self._users: dict[WholeMessage, int] = {}
 
-    def take(self, user: WholeMessage, size: int) -> None:
+    def reserve(self, user: WholeMessage, size: int) -> None:
         """Reserve bytes for a message; raises `PeerError` if the limit is reached."""
         if self._drops_oldest:
             for other in list(self._users):
@@ -105,7 +105,7 @@ class WholeMessage:
             return message
         to_come = self._check(message)
         size = len(message) - _HEAD.size
-        self._room.take(self, size)
+        self._room.reserve(self, size)
         self._pieces.append(message[_HEAD.size :])
         self._to_come = to_come - size
         if self._to_come:

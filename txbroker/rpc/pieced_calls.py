@@ -36,7 +36,7 @@ from txbroker.rpc.message_pieces import (
     split,
 )
 from txbroker.rpc.request_queue import RequestQueue
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -291,7 +291,7 @@ class _Served:
         else:
             await handler.unary_stream(request, self)
 
-    def let_in(self) -> None:
+    def allow_large(self) -> None:
         """Allow the largest messages, as the caller is a node that this node knows."""
         self._whole.allow(self._shared.let_in, LARGEST_WHOLE)
 
@@ -333,7 +333,7 @@ class _Served:
         if self._has_joined:
             self._shared.joined.leave(self._counted)
         if self._counted:
-            self._shared.callers.leave(self._counted)
+            self._shared.callers.end_call(self._counted)
 
     async def _read(self, patience: float | None = None) -> Any:
         return await _read(self._context, self._whole, self._decode, patience)
@@ -341,7 +341,7 @@ class _Served:
     async def _refuse(self, reason: str) -> None:
         self._shared.counters.add("control.refused")
         peer = self._context.peer()
-        tell_repeated(
+        log_limited(
             log.warning,
             "call.refused",
             kind=self._method,

@@ -52,7 +52,7 @@ class RequestQueue:
                     del self._reading[limit]
         finally:
             self._free += 1
-            self._go_on()
+            self._serve_next()
 
     # internal
 
@@ -68,10 +68,10 @@ class RequestQueue:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._free += 1
-                self._go_on()
+                self._serve_next()
             raise
 
-    def _go_on(self) -> None:
+    def _serve_next(self) -> None:
         while self._free and self._waiting:
             turn = self._waiting.next()
             if not turn.done():

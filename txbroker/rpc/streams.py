@@ -57,9 +57,9 @@ async def write(stream: Any, message: Any, timeout: float) -> None:
     await stream.write(message, timeout)
 
 
-def let_in(context: Any) -> None:
+def allow_large(context: Any) -> None:
     """Allow a stream's caller the largest messages, as this node knows the caller."""
-    context.let_in()
+    context.allow_large()
 
 
 def note_joined(context: Any) -> None:
@@ -86,7 +86,7 @@ async def unsaved(error: StoreError, context: Any) -> None:
     Abort a call whose change could not be made durable: nothing has changed, and the caller
     retries.
     """
-    log.error("state.unsaved", reason=str(error))
+    log.error("state.write_failed", reason=str(error))
     await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 

@@ -108,15 +108,15 @@ def place_from_wire(place: control_pb2.Predecessor) -> LogPosition:
     return LogPosition(JournalId(place.zone, place.epoch), place.offset)
 
 
-def passages_to_wire(passages: Iterable[EpochTransition]) -> list[control_pb2.Passage]:
+def passages_to_wire(transitions: Iterable[EpochTransition]) -> list[control_pb2.Passage]:
     """Convert epoch transitions to their wire messages."""
     return [
         control_pb2.Passage(
-            apex=passage.apex,
-            left=place_to_wire(passage.left),
-            entered=place_to_wire(passage.entered),
+            apex=transition.apex,
+            left=place_to_wire(transition.left),
+            entered=place_to_wire(transition.entered),
         )
-        for passage in passages
+        for transition in transitions
     ]
 
 

@@ -33,8 +33,8 @@ class Tasks:
     The end of a task ends the turn of `turn`, so that the task's output is written.
     """
 
-    def __init__(self, turn: FlushQueue) -> None:
-        self._turn = turn
+    def __init__(self, flush_queue: FlushQueue) -> None:
+        self._flush_queue = flush_queue
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -55,13 +55,13 @@ class Tasks:
             await asyncio.wait(self._running, timeout=CANCEL_AGAIN)
         if self._running:
             left = sorted(getattr(task.get_coro(), "__qualname__", "") for task in self._running)
-            log.warning("task.left", tasks=left)
+            log.warning("task.abandoned", tasks=left)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("task.failed", exc_info=task.exception())
-        self._turn.end()
+        self._flush_queue.end()
 
 
 async def wait_until(condition: Callable[[], bool], limit: float) -> bool:

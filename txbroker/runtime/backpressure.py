@@ -147,7 +147,7 @@ class Backpressure:
             if held_up > SHORT:
                 self._known.discard(target)
                 self._charge(target, held_up)
-                self._spend(raised)
+                self._charge_budget(raised)
             else:
                 self._known.add(target)
             self._relieve()
@@ -162,7 +162,7 @@ class Backpressure:
                 self._end_trial(target)
                 raised = self._end_wait(target)
                 if raised is not None:  # Uncharged, a series of new targets would stall the node.
-                    self._spend(raised)
+                    self._charge_budget(raised)
                     self._relieve()
 
     # internal
@@ -175,15 +175,15 @@ class Backpressure:
         budget = max(self._budget - self._spent_lately(now), free)
         patience = min(self._patience - self._debt(target), budget, most)
         if patience > 0:
-            alarm = self._look_later(target, patience)
+            alarm = self._schedule_check(target, patience)
             self._raised[target] = _Raised(now, now + patience, left, pace, left(), alarm)
         else:
             self._slow.add(target)
 
-    def _look_later(self, target: Hashable, patience: float) -> Cancellable:
-        return self._timers.call_later(min(patience, SHORT), lambda: self._look(target))
+    def _schedule_check(self, target: Hashable, patience: float) -> Cancellable:
+        return self._timers.call_later(min(patience, SHORT), lambda: self._check_target(target))
 
-    def _look(self, target: Hashable) -> None:
+    def _check_target(self, target: Hashable) -> None:
         """Extend the wait for a target that kept its pace; end a wait without patience left."""
         raised, now = self._raised[target], self._timers.now()
         left = raised.left()
@@ -191,13 +191,13 @@ class Backpressure:
             raised.expires += now - raised.since
             raised.since, raised.mark = now, left
         if now < raised.expires:
-            raised.alarm = self._look_later(target, raised.expires - now)
+            raised.alarm = self._schedule_check(target, raised.expires - now)
             return
         del self._raised[target]
         self._known.discard(target)
         self._charge(target, now - raised.since)
         self._slow.add(target)
-        self._spend(raised)
+        self._charge_budget(raised)
         self._relieve()
 
     def _try(self, target: Hashable) -> None:
@@ -235,7 +235,7 @@ class Backpressure:
     def _charge(self, target: Hashable, held_up: float) -> None:
         self._debts[target] = self._debt(target) + held_up, self._timers.now()
 
-    def _spend(self, raised: _Raised) -> None:
+    def _charge_budget(self, raised: _Raised) -> None:
         """Charge a wait to the node's budget; time that several targets share counts once."""
         now = self._timers.now()
         amount = now - max(raised.since, self._spent_until)

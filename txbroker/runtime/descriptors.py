@@ -33,7 +33,7 @@ def ceiling() -> int:
     return most - _reserve(most)
 
 
-def keep_some() -> None:
+def reserve_files() -> None:
     """Reserve files for the store from now on; every other open beyond the limit fails."""
     most = _most()
     if most < _UNBOUNDED:

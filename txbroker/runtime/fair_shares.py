@@ -108,13 +108,13 @@ class FairShares:
         later: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
         worked: Callable[[], float],
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         tell: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._later = later
         self._now = now
         self._worked = worked
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._tell = tell
         self._on_hurry: list[Callable[[bool], None]] = []
         self._on_short: list[Callable[[bool], None]] = []
@@ -142,7 +142,7 @@ class FairShares:
         return len(self._new) > CROWD
 
     @property
-    def puts_off_newcomers(self) -> bool:
+    def defers_newcomers(self) -> bool:
         """True if the node should accept no newcomer now: enough wait, or the turn is used up."""
         if self._late:
             return len(self._new) >= ENOUGH
@@ -161,13 +161,13 @@ class FairShares:
         """Shorten turns and reads in this context, for a caller that waits for many turns."""
         self._hurries += 1
         if self._hurries == 1:
-            self._tell_hurry(True)
+            self._notify_hurry(True)
         try:
             yield
         finally:
             self._hurries -= 1
             if not self._hurries:
-                self._tell_hurry(False)
+                self._notify_hurry(False)
 
     def await_sync(self, is_awaited: bool) -> None:
         """
@@ -176,7 +176,7 @@ class FairShares:
         Reads stay large: packets that arrive together become durable together.
         """
         self._is_sync_awaited = is_awaited
-        self._look_at_turns()
+        self._check_turns()
 
     def serve(self, worker: ShareWorker) -> None:
         """Run the worker now if others have left time for it; otherwise queue it as late."""
@@ -190,24 +190,24 @@ class FairShares:
         else:
             has_to_wait = bool(self._late) and self._used_by(worker) > self._floor
         if has_to_wait or self._spent >= self._turn_length:
-            self._put_off(worker)
+            self._defer(worker)
         else:
-            self._let_work(worker, is_new=is_new)
+            self._run_worker(worker, is_new=is_new)
 
     # internal
 
-    def _tell_hurry(self, is_hurried: bool) -> None:
+    def _notify_hurry(self, is_hurried: bool) -> None:
         for action in self._on_hurry:
             action(is_hurried)
-        self._look_at_turns()
+        self._check_turns()
 
-    def _look_at_turns(self) -> None:
+    def _check_turns(self) -> None:
         is_short = bool(self._hurries) or self._is_sync_awaited
         if is_short != (self._turn_length == HURRIED):
             self._turn_length = HURRIED if is_short else TURN
             # The spent part of a long turn may exceed a short turn. Without a new turn, that would
             # delay all arrivals until some worker ran.
-            self._spend(0.0, is_new=False)
+            self._charge(0.0, is_new=False)
             for action in self._on_short:
                 action(is_short)
 
@@ -215,7 +215,7 @@ class FairShares:
     def _has_time_for_new(self) -> bool:
         return not self._late or self._spent_on_new < NEWCOMERS * self._turn_length
 
-    def _spend(self, seconds: float, *, is_new: bool) -> None:
+    def _charge(self, seconds: float, *, is_new: bool) -> None:
         self._spent += seconds
         if is_new:
             self._spent_on_new += seconds
@@ -226,7 +226,7 @@ class FairShares:
         share = worker.share
         return self._floor if share is None else max(share.used, self._floor)
 
-    def _let_work(self, worker: ShareWorker, *, is_new: bool) -> None:
+    def _run_worker(self, worker: ShareWorker, *, is_new: bool) -> None:
         used = self._used_by(worker)
         clock = self._worked if self._late else self._now  # `now` costs a tenth of `worked`
         began = clock()
@@ -239,7 +239,7 @@ class FairShares:
             has_more = worker.work()
         finally:
             took = clock() - began
-            self._spend(took, is_new=is_new)
+            self._charge(took, is_new=is_new)
         if (took > LIGHT and not is_new) or has_more:
             share = worker.share
             if share is None:
@@ -247,9 +247,9 @@ class FairShares:
             share.used = used + took
             self._top = max(self._top, share.used)
         if has_more:
-            self._put_off(worker)
+            self._defer(worker)
 
-    def _put_off(self, worker: ShareWorker) -> None:
+    def _defer(self, worker: ShareWorker) -> None:
         if not self._late:
             # An empty queue makes all workers even. Otherwise hours of use would let workers
             # without any use go first for seconds.
@@ -271,15 +271,15 @@ class FairShares:
     def _be_due(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._later(self._begin_turn)
+            self._later(self._start_turn)
 
-    def _begin_turn(self) -> None:
+    def _start_turn(self) -> None:
         """Begin another turn of the event loop; all other events come before it."""
         self._is_due = False
         self._spent = self._spent_on_new = 0.0
         try:
             if self._waiting:
-                self._turn.share(self._work_off)
+                self._flush_queue.share(self._work_off)
         finally:
             if self._waiting:
                 self._be_due()
@@ -297,7 +297,7 @@ class FairShares:
             assert share is not None
             share.is_late = False
             try:
-                self._let_work(worker, is_new=worker.newcomer is not None)
+                self._run_worker(worker, is_new=worker.newcomer is not None)
             except Exception as error:  # An error of one worker must not stop the others.
                 worker.fail(error)
             if not share.is_late:
@@ -323,5 +323,5 @@ class FairShares:
             return newcomer
         began = self._now()
         is_gone = newcomer.drop_if_gone()
-        self._spend(self._now() - began, is_new=True)
+        self._charge(self._now() - began, is_new=True)
         return None if is_gone else newcomer

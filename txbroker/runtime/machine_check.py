@@ -54,7 +54,7 @@ def moment() -> MachineTime:
     return MachineTime(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
 
 
-def take_lock(lock: IO[str], folder: Path) -> None:
+def lock_folder(lock: IO[str], folder: Path) -> None:
     """Lock the folder against other processes; raises `StoreError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ BEAT = 1.0
 """Seconds between two beats of the periodic tasks."""
 
 
-def keep_time(reactor: Any) -> None:
+def use_monotonic_clock(reactor: Any) -> None:
     """
     Make all calls of the reactor use the monotonic clock.
 
@@ -39,9 +39,9 @@ def keep_time(reactor: Any) -> None:
 class ReactorTimers:
     """The cores' `Timers` on Twisted's reactor; each alarm ends the turn."""
 
-    def __init__(self, reactor: Clock, turn: FlushQueue) -> None:
+    def __init__(self, reactor: Clock, flush_queue: FlushQueue) -> None:
         self._reactor = reactor
-        self._turn = turn
+        self._flush_queue = flush_queue
 
     def now(self) -> float:
         """Return the seconds since some fixed moment."""
@@ -52,7 +52,7 @@ class ReactorTimers:
 
         def ring() -> None:
             hooks.run(action)
-            self._turn.end()
+            self._flush_queue.end()
 
         return Alarm(self._reactor.callLater(delay, ring))
 
@@ -108,6 +108,6 @@ def _try(work: Callable[[], None]) -> None:
     try:
         work()
     except TxbrokerError as error:  # A passing fault of the disk or system must not end the node.
-        log.warning("work.put_off", reason=str(error))
+        log.warning("work.deferred", reason=str(error))
     except Exception:
         log.exception("timer.failed")

@@ -151,9 +151,7 @@ class RepeatedEvents:
         self._now = now
         self._known: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
 
-    def tell(
-        self, say: Callable[..., object], event: str, *, kind: str = "", **fields: Any
-    ) -> bool:
+    def log(self, say: Callable[..., object], event: str, *, kind: str = "", **fields: Any) -> bool:
         """Log the event with `say`, a logger's method, or count it; return True if logged."""
         now = self._now()
         key = (event, kind[:LONGEST_FIELD])
@@ -186,9 +184,9 @@ class RepeatedEvents:
 _repeated = RepeatedEvents()
 
 
-def tell_repeated(say: Callable[..., object], event: str, *, kind: str = "", **fields: Any) -> bool:
+def log_limited(say: Callable[..., object], event: str, *, kind: str = "", **fields: Any) -> bool:
     """Log an event that peers can cause; `RepeatedEvents` limits its lines."""
-    return _repeated.tell(say, event, kind=kind, **fields)
+    return _repeated.log(say, event, kind=kind, **fields)
 
 
 # -- one event to one line
@@ -254,7 +252,7 @@ class _Handler(logging.Handler):
             fields["exc_info"] = record.exc_info
         if record.name.startswith("grpc"):  # Five bytes of a stranger cause a traceback there.
             say = partial(_emit, record.levelno)
-            tell_repeated(say, "python.log", kind=record.name, fields=fields)
+            log_limited(say, "python.log", kind=record.name, fields=fields)
         else:
             _emit(record.levelno, "python.log", fields)
 

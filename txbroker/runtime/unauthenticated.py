@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import ClassVar, Protocol
 
 from txbroker.model.counters import Counters
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -51,7 +51,7 @@ class HeldBytes:
             self.forget(oldest)
             self._counters.add(self.EVENT)
             peer = oldest.push_out()
-            tell_repeated(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
+            log_limited(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
 
     def forget(self, holder: ByteHolder) -> None:
         """Release the bytes held for a connection."""

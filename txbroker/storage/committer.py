@@ -233,7 +233,7 @@ class Committer:
         else:
             self._write_group()
         self._run_ready()
-        self._look_who_waits()
+        self._report_waiters()
 
     def write(self) -> None:
         """Write the staged entries now, for a reader; `memory` would delay the write."""
@@ -341,20 +341,20 @@ class Committer:
         group = self._group
         if group is not None and (is_whole or self._is_written(group)):
             self._group = None
-            self._pass_on(group.actions)
+            self._release(group.actions)
         if is_whole:
             actions, self._waiting = self._waiting, deque()
-            self._pass_on(actions)
+            self._release(actions)
         elif not self._is_going_on:
             self._is_going_on = True
-            self._soon(self._go_on)
+            self._soon(self._write_more)
 
     def _is_written(self, group: _Group) -> bool:
         """True if no log of the group has a staged entry that the group waits for."""
         through = group.through.items()
         return all(log not in self._staged or log.written >= last for log, last in through)
 
-    def _go_on(self) -> None:
+    def _write_more(self) -> None:
         """Write more in another turn."""
         self._is_going_on = False
         self.flush()
@@ -391,7 +391,7 @@ class Committer:
             hooks.fail(error)
             return False
         if staged:
-            self._look_behind()
+            self._report_behind()
             self._on_written()
         return not self._staged
 
@@ -401,7 +401,7 @@ class Committer:
         staged = sum(log.staged for log in self._staged)
         return staged + self._behind + self._behind_running
 
-    def _look_behind(self) -> None:
+    def _report_behind(self) -> None:
         """Report when too many bytes wait for a sync, and again when half of that is left."""
         waiting = self._unsafe
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
@@ -417,7 +417,7 @@ class Committer:
             self._mark_dirty(self)
         self._end_turn()
 
-    def _pass_on(self, actions: deque[_Action]) -> None:
+    def _release(self, actions: deque[_Action]) -> None:
         """Release actions whose entries are written, or queue them for the sync."""
         if self._is_interval:
             self._ready.extend(actions)
@@ -494,7 +494,7 @@ class Committer:
         self._behind_running = 0
         if actions:
             self._waited_until = self._timers.now() + AGAIN
-        self._look_behind()
+        self._report_behind()
         self._ready.extend(actions or ())
         if self._next and self._unsynced:
             # An acknowledged client sends more at once: a delay lets the next sync cover that too.
@@ -505,10 +505,10 @@ class Committer:
             self._ready.extend(self._next)  # Their logs were removed.
             self._next.clear()
         self._run_ready()
-        self._look_who_waits()
+        self._report_waiters()
         self._end_turn()
 
-    def _look_who_waits(self) -> None:
+    def _report_waiters(self) -> None:
         """Report when a caller begins to await a sync, and when the last one is served."""
         is_awaited = bool(self._running or self._next)
         if is_awaited != self._is_awaited:

@@ -21,7 +21,7 @@ from txbroker.config import ReserveSize
 from txbroker.model.counters import Counters
 from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime.flush_queue import run_all
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -100,25 +100,25 @@ class DiskWatermark:
     def set_reserve(self, reserve: ReserveSize) -> None:
         """Replace the reserve, and measure at once."""
         self._reserve = reserve
-        self.look()
+        self.measure()
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the disk, notify listeners of a change, and schedule a retry while short."""
         self._cancel()
-        self._look()
+        self._read_free_space()
         if self.is_short and not self._is_stopped:
-            self._alarm = self._timers.call_later(LOOK_OFTEN, self._look_again)
+            self._alarm = self._timers.call_later(LOOK_OFTEN, self._retry)
 
     # from the committer
 
-    def note_written(self) -> None:
+    def measure_after_write(self) -> None:
         """
         Measure after a write, unless the disk is short or roomy.
 
         A small disk fills up within the time between two regular measurements.
         """
         if not (self.is_short or self._is_roomy):
-            self.look()
+            self.measure()
 
     def set_full(self, is_full: bool, reason: str) -> None:
         """Record that the disk refused a write for `reason`, or accepts writes again."""
@@ -130,7 +130,7 @@ class DiskWatermark:
         self._is_behind = is_behind
         if is_behind:
             self._counters.add("disk.behind")
-            tell_repeated(log.warning, "disk.behind", folder=str(self._folder), why=reason)
+            log_limited(log.warning, "disk.behind", folder=str(self._folder), why=reason)
         self._settle(reason)
 
     # from those who take publishes
@@ -149,16 +149,16 @@ class DiskWatermark:
 
     # internal
 
-    def _look_again(self) -> None:
+    def _retry(self) -> None:
         self._alarm = None
-        self.look()
+        self.measure()
 
     def _cancel(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _look(self) -> None:
+    def _read_free_space(self) -> None:
         try:
             self.free, total = self._measure(self._folder)
         except OSError:
@@ -172,7 +172,7 @@ class DiskWatermark:
         is_full = self._is_low or self._refusal is not None
         if is_full != self.is_full:
             self.is_full = is_full
-            self._tell_full(reason)
+            self._log_short(reason)
         is_short = is_full or self._is_behind
         if is_short == self.is_short:
             return
@@ -182,7 +182,7 @@ class DiskWatermark:
             waiting, self._waiting = self._waiting, {}
             run_all(waiting.values())
 
-    def _tell_full(self, reason: str) -> None:
+    def _log_short(self, reason: str) -> None:
         folder = str(self._folder)
         if self.is_full:
             self._counters.add("disk.short")

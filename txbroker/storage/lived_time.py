@@ -76,7 +76,7 @@ class LivedTime:
         self._begun = now()
         self._started = wall()
         self._before = (lived or wall()) + min(max(gap, 0), longest_gap)
-        self.note()
+        self.store()
 
     def __call__(self) -> int:
         """Return a reading."""
@@ -94,9 +94,9 @@ class LivedTime:
     def tick(self) -> None:
         """Store the reading every `NOTED_EVERY`; the caller calls this each second."""
         if self() - self._noted >= NOTED_EVERY:
-            self.note()
+            self.store()
 
-    def note(self) -> None:
+    def store(self) -> None:
         """Store the reading with the next commit."""
         self._noted = self()
         self._table.put(self._key, _NOTE.pack(self._noted, self._wall()))
@@ -113,7 +113,7 @@ class EntryAges:
         self._table = table
         self._lived = lived
 
-    def note(self, name: bytes, last: int, age: float) -> None:
+    def mark(self, name: bytes, last: int, age: float) -> None:
         """
         Mark that the log ends with entry `last`, for later queries with this `age` in seconds.
         """
@@ -130,7 +130,7 @@ class EntryAges:
         oldest = self._lived() - int(age * SECOND)
         return max((last for time, last in self._marks(name) if time <= oldest), default=0)
 
-    def keep_only(self, names: set[bytes]) -> None:
+    def retain_only(self, names: set[bytes]) -> None:
         """Delete the marks of all logs that `names` does not contain."""
         for name, _ in self._table.items():
             if name not in names:

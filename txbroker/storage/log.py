@@ -130,7 +130,7 @@ class SegmentLog:
         return self._segments[0].first if self._segments else self.written + 1
 
     @property
-    def kept_from(self) -> int:
+    def first_kept(self) -> int:
         """
         Number from which on the log has trimmed nothing: `first`, or 1 where nothing was trimmed.
 
@@ -194,7 +194,7 @@ class SegmentLog:
                 most -= self._write_some(is_unread, most)
         return not self._staged
 
-    def leave_out(self) -> int:
+    def drop_staged(self) -> int:
         """
         Drop the staged batches; return the number of dropped entries. Their numbers stay a hole.
 
@@ -225,7 +225,7 @@ class SegmentLog:
     def _write_some(self, is_unread: bool, most: int) -> int:
         """Write staged batches into one segment; return the number of bytes written."""
         if not self._begun and (self._tail is None or not self._has_room(self._segments[-1])):
-            self._begin_segment()
+            self._create_segment()
             return 0
         assert self._tail is not None
         segment = self._segments[-1]
@@ -274,7 +274,7 @@ class SegmentLog:
     ) -> None:
         """Count the first staged batches, those in `notes`, as written up to `position`."""
         for first, place in notes:
-            segment.note(first, place)
+            segment.index_batch(first, place)
         if segment.time is None:
             segment.time = self._staged[0].time
         self._batches += len(notes)
@@ -296,7 +296,7 @@ class SegmentLog:
         wanted = segment.end + BATCH_HEAD + len(self._staged[0].body)
         return wanted <= self._segment_bytes and self._batches < _MAX_BATCHES
 
-    def _begin_segment(self) -> None:
+    def _create_segment(self) -> None:
         """Create a segment for the staged batches, and truncate the previous segment."""
         before = self._segments[-1] if self._segments else None
         first = self._staged[0].first

@@ -21,7 +21,7 @@ class LogCursor:
     """
     Reads the batches of `log` from the batch of `entry` on.
 
-    Callers alternate: `look` on the loop, then `read` in any thread.
+    Callers alternate: `poll` on the loop, then `read` in any thread.
     """
 
     def __init__(self, log: SegmentLog, entry: int) -> None:
@@ -35,7 +35,7 @@ class LogCursor:
         self._walk: Iterator[Whole] = iter(())
         self._is_walked = True
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """
         True if `read` has something to read. The loop's thread calls this before each `read`.
 
@@ -44,10 +44,10 @@ class LogCursor:
         if not self._is_walked:
             return True
         if self._segment is None:
-            return self._begin()
+            return self._start()
         segment = self._segment
         if self._position == self._end < segment.end:
-            self._go_on()  # The segment has grown.
+            self._advance()  # The segment has grown.
             return True
         after = self._log.segment_after(segment)
         if self._log.is_discarded:
@@ -87,8 +87,8 @@ class LogCursor:
 
     # internal
 
-    def _begin(self) -> bool:
-        if self._entry < self._log.kept_from:
+    def _start(self) -> bool:
+        if self._entry < self._log.first_kept:
             raise EntryTrimmed
         entry = max(self._entry, self._log.first)
         segment = self._log.segment_at(entry)
@@ -98,10 +98,10 @@ class LogCursor:
         with reading(segment):
             self._segment, self._file = segment, segment.open()
             self._following, self._position = seek(self._file, segment, entry)
-        self._go_on()
+        self._advance()
         return True
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         assert self._segment is not None
         self._end = self._segment.end
         self._walk = walk(self._file, self._segment.first, self._position, self._end)

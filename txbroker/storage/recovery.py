@@ -200,7 +200,7 @@ def scan_segment(segment: Segment, has_head: bool) -> SegmentScan:
             scan.time = head.time
             if segment.time is None:
                 segment.time = head.time
-            segment.note(head.first, head.position)
+            segment.index_batch(head.first, head.position)
             scan.next = head.first + head.entries
             scan.position = head.end
             scan.synced = max(scan.synced, head.synced)

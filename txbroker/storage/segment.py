@@ -127,7 +127,7 @@ class Segment:
     def __attrs_post_init__(self) -> None:
         self.index = (array("Q", [self.first]), array("Q", [SEGMENT_HEAD]))
 
-    def note(self, entry: int, position: int) -> None:
+    def index_batch(self, entry: int, position: int) -> None:
         """Index the batch at `position`, which begins with `entry`, if the last one is far."""
         entries, positions = self.index
         if position >= positions[-1] + INDEX_STEP:

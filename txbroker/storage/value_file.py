@@ -16,7 +16,7 @@ from pathlib import Path
 
 from txbroker.model.errors import StoreError
 from txbroker.model.stored_value import StoredValue
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -40,7 +40,7 @@ class ValueFile:
         self._end = 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size
 
-    def keep(self, value: StoredValue) -> StoredValue:
+    def store(self, value: StoredValue) -> StoredValue:
         """Place a long value in the file; return the value itself if short or the disk is full."""
         if not isinstance(value, bytes) or len(value) < LONG:
             return value
@@ -55,7 +55,9 @@ class ValueFile:
             while done < len(value):
                 done += os.pwrite(self._file, memoryview(value)[done:], at + done)
         except OSError as error:
-            tell_repeated(log.warning, "attic.full", folder=str(self._folder), why=error.strerror)
+            log_limited(
+                log.warning, "retained.in_memory", folder=str(self._folder), why=error.strerror
+            )
             if at < self._end:
                 free.append(at)
             return value

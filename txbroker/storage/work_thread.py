@@ -47,7 +47,7 @@ class WorkThread:
                 more = work()
             except BaseException as raised:  # `done` decides on the loop about the error.
                 error = raised
-                _log.error("store.work_failed", error=f"{type(raised).__name__}: {raised}")
+                _log.error("storage.sync_failed", error=f"{type(raised).__name__}: {raised}")
             try:
                 self._loop.call_soon_threadsafe(done, error)
             except RuntimeError:

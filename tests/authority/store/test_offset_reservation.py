@@ -31,28 +31,28 @@ class Lives:
         return run_apart(self._life(payloads, killed))
 
     async def _life(self, payloads: tuple[bytes, ...], killed: bool) -> list[int]:
-        turn = FlushQueue(lambda action: None)
-        disk = DataDirectory(
+        flush_queue = FlushQueue(lambda action: None)
+        data_directory = DataDirectory(
             self.data,
             durability=self.durability,
             sync_interval=0.1,
             segment_bytes=1 << 20,
-            turn=turn,
+            flush_queue=flush_queue,
             timers=Clock(),
             on_full=lambda *_: None,
             on_failed=lambda _: None,
         )
-        table = disk.tables.table("zone")
+        table = data_directory.tables.table("zone")
         bound = OffsetReservation(table, Counters(), survives_kill=self.durability != "memory")
-        part = disk.journals.begin(PART, None)
+        part = data_directory.journals.create(PART, None)
         bound.open(part)
         offsets = [part.append(Message("z", payload, 0), None, 0, time=1) for payload in payloads]
         for offset in offsets:
-            bound.pass_offset(offset)
+            bound.raise_bound(offset)
         if not killed:
             bound.close(part)
-        turn.end()
-        disk.close()
+        flush_queue.end()
+        data_directory.close()
         return offsets
 
 

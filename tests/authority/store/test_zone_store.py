@@ -49,7 +49,7 @@ class Syncs(EdgeRecorder):
 class Zone:
     """The root zone of a node that was just started."""
 
-    def __init__(self, data: Path, *, keeps_qos0: bool = True) -> None:
+    def __init__(self, data: Path, *, stores_qos0: bool = True) -> None:
         self.turn = FlushQueue(lambda action: None)
         self.is_short = False
         self.counters = Counters()
@@ -58,7 +58,7 @@ class Zone:
             durability="sync",
             sync_interval=0.1,
             segment_bytes=1 << 20,
-            turn=self.turn,
+            flush_queue=self.turn,
             timers=Clock(),
             on_full=lambda *_: None,
             on_failed=lambda _: None,
@@ -74,13 +74,13 @@ class Zone:
         store = self.store = ZoneStore(
             node="n",
             zone="",
-            disk=self.disk,
+            data_directory=self.disk,
             now=lambda: 1,
             retention=self.retention,
             ceiling=OffsetReservation(
                 self.disk.tables.table("zone"), Counters(), survives_kill=True
             ),
-            keeps_qos0=keeps_qos0,
+            stores_qos0=stores_qos0,
             is_short=lambda: self.is_short,
             counters=self.counters,
         )
@@ -113,7 +113,7 @@ class Zone:
 def begin_alone(data: Path, end: int) -> None:
     """A process dies when the part of epoch 4 is there, and nothing that it begins with."""
     zone = Zone(data)
-    zone.disk.journals.begin(JournalId("", 4), (JournalId("", 1), end))
+    zone.disk.journals.create(JournalId("", 4), (JournalId("", 1), end))
     zone.disk.close()
 
 
@@ -333,7 +333,7 @@ def test_a_crash_at_the_beginning_of_an_epoch_brings_nothing_of_the_last_one_bac
         first.store.close()
         first.disk.close()
         crashed = Zone(tmp_path)
-        crashed.disk.journals.begin(JournalId("", 2), None)
+        crashed.disk.journals.create(JournalId("", 2), None)
         crashed.disk.close()
         found: list[object] = []
         for _ in range(2):
@@ -356,7 +356,7 @@ def test_qos_0_is_delivered_and_not_kept_while_the_disk_is_short(tmp_path: Path)
         zone.authority.publish(Message("t", b"kept", 0))
         zone.is_short = True
         zone.authority.publish(Message("t", b"short", 0))
-        zone.authority.keep_qos0((run_of([Message("t", b"run", 0)]),))
+        zone.authority.append_qos0((run_of([Message("t", b"run", 0)]),))
         zone.say("QoS 1 that was on its way")
         await zone.settle()
         zone.disk.close()
@@ -435,7 +435,7 @@ def test_edges_that_are_away_keep_what_another_epoch_takes(tmp_path: Path, is_ki
     async def scenario() -> list[object]:
         zone = Zone(tmp_path)
         zone.open(1)
-        zone.store.keep("away", {JournalId("", 1): 1}, {})
+        zone.store.set_low_water("away", {JournalId("", 1): 1}, {})
         zone.say("early")
         await zone.settle()
         zone.disk.close()
@@ -461,10 +461,10 @@ def test_edges_of_an_earlier_time_keep_nothing_of_a_zone_that_comes(tmp_path: Pa
     async def scenario() -> set[JournalId]:
         zone = Zone(tmp_path)
         zone.open(1)
-        zone.store.keep("gone", {JournalId("", 1): 0}, {})
-        incoming = ReceivedZone()
-        incoming.predecessor = ("above", 4, 9)
-        zone.authority.open(3, incoming)
+        zone.store.set_low_water("gone", {JournalId("", 1): 0}, {})
+        received_zone = ReceivedZone()
+        received_zone.predecessor = ("above", 4, 9)
+        zone.authority.open(3, received_zone)
         await zone.settle()
         zone.disk.close()
         return set(zone.retention.needs("")["gone"])
@@ -477,9 +477,9 @@ def test_edges_that_come_with_a_zone_keep_what_it_takes(tmp_path: Path) -> None:
 
     async def scenario() -> dict[str, dict[JournalId, int]]:
         zone = Zone(tmp_path)
-        incoming = ReceivedZone()
-        incoming.interests.append(EdgeInterest(edge="away", incarnation=3, filters=("t",)))
-        zone.authority.open(2, incoming)
+        received_zone = ReceivedZone()
+        received_zone.interests.append(EdgeInterest(edge="away", incarnation=3, filters=("t",)))
+        zone.authority.open(2, received_zone)
         zone.say("new")
         await zone.settle()
         zone.disk.close()

@@ -47,7 +47,7 @@ class Arriving:
     def __init__(self) -> None:
         self.count = 0
 
-    def begin(self, part: object, before: object) -> None:
+    def start_part(self, part: object, before: object) -> None:
         pass
 
     async def append(self, batch: object) -> None:
@@ -64,12 +64,12 @@ class Parent:
         self.arriving = Arriving()
         authority = SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10)
         fakes: dict[str, Any] = {
-            "standing": SimpleNamespace(table=table, known_epoch=table.epoch_of),
+            "node_grant": SimpleNamespace(table=table, known_epoch=table.epoch_of),
             "authority": authority,
-            "disk": SimpleNamespace(journals=SimpleNamespace(parts={})),
-            "space": self.space,
+            "data_directory": SimpleNamespace(journals=SimpleNamespace(parts={})),
+            "watermark": self.space,
         }
-        others = ("holding", "parent", "members", "turn", "ownership")
+        others = ("lifecycle", "parent", "members", "flush_queue", "ownership")
         self.take_back = HandBackParent(**fakes, **dict.fromkeys(others, cast(Any, None)))
 
     def take(
@@ -80,9 +80,9 @@ class Parent:
         async def scenario() -> StagedZone:
             journal = self.take_back.journal_of(BEGIN, cast(Any, self.arriving))
             context = cast(Any, Child(*said, COPIED, *then))
-            await self.take_back._take_journal(BEGIN, journal, context)
-            arrived, _ = await self.take_back._take_rest(BEGIN, journal, context)
-            return arrived
+            await self.take_back._receive_journal(BEGIN, journal, context)
+            staged_zone, _ = await self.take_back._receive_rest(BEGIN, journal, context)
+            return staged_zone
 
         return run_apart(scenario())
 
@@ -99,10 +99,10 @@ def test_marks_of_other_zones_are_left_out() -> None:
     keys = [("e", 1, zone, 5) for zone in ("", "a", "a/b", "ab")]
     marks = [mark_to_wire(key, 1 << 61) for key in (*keys, mark_of_will(will))]
     snapshot = HandBackRequest(snapshot=control_pb2.Snapshot(marks=marks))
-    arrived = Parent().take(then=(snapshot, FENCE))
+    staged_zone = Parent().take(then=(snapshot, FENCE))
 
     assert {("e", 1, "a", 5), ("e", 1, "a/b", 5), mark_of_will(will, "a")} == set(
-        arrived.incoming.marks
+        staged_zone.incoming.marks
     )
 
 

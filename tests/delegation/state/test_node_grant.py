@@ -29,22 +29,22 @@ def arrived(
     epoch: int, *below: ZoneCut, apex: str = "garage", payload: bytes = b"on"
 ) -> StagedZone:
     """What a handover brings: one retained message, and delegations below."""
-    incoming = ReceivedZone()
-    incoming.take(ZoneSnapshot(retained=(Message(f"{apex}/lamp", payload, 1, True),)))
+    received_zone = ReceivedZone()
+    received_zone.merge(ZoneSnapshot(retained=(Message(f"{apex}/lamp", payload, 1, True),)))
     delegations = tuple(Delegation(cut=known) for known in below)
     return StagedZone(
         apex=apex,
         epoch=epoch,
-        incoming=incoming,
+        incoming=received_zone,
         subtree=DelegationState(delegations=delegations, epochs={f"{apex}/seen": 8}),
     )
 
 
-def hand_over(standing: NodeGrant, epoch: int) -> None:
+def hand_over(node_grant: NodeGrant, epoch: int) -> None:
     """The whole way: received, granted, absorbed."""
-    standing.receive(arrived(epoch))
-    standing.grant(epoch, [HOME])
-    standing.absorbed()
+    node_grant.receive(arrived(epoch))
+    node_grant.grant(epoch, [HOME])
+    node_grant.absorbed()
 
 
 class Disk:
@@ -79,17 +79,17 @@ def test_each_life_has_a_number(disk: Disk) -> None:
 
 def test_root_serves_without_asking(disk: Disk) -> None:
     """It has no parent that could grant."""
-    standing = disk.start("", None, "home")
+    node_grant = disk.start("", None, "home")
 
-    assert (True, ROOT_EPOCH) == (standing.serving, standing.epoch)
+    assert (True, ROOT_EPOCH) == (node_grant.serving, node_grant.epoch)
     assert (True, ROOT_EPOCH) == (disk.load("", "home").serving, disk.load("", "home").epoch)
 
 
 def test_child_serves_when_it_was_granted_and_remembers_it(disk: Disk) -> None:
     """A restart keeps the grant."""
-    standing = disk.start()
-    before = (standing.serving, standing.epoch)
-    hand_over(standing, 4)
+    node_grant = disk.start()
+    before = (node_grant.serving, node_grant.epoch)
+    hand_over(node_grant, 4)
     again = disk.start()
 
     assert (False, 0) == before
@@ -99,47 +99,47 @@ def test_child_serves_when_it_was_granted_and_remembers_it(disk: Disk) -> None:
 
 def test_pure_edge_is_taken_in_without_a_zone(disk: Disk) -> None:
     """Epoch 0 is no grant."""
-    standing = disk.start(None)
-    standing.grant(0, [HOME])
+    node_grant = disk.start(None)
+    node_grant.grant(0, [HOME])
 
-    assert (False, 0, (HOME,)) == (standing.serving, standing.epoch, standing.lineage)
-    assert (HOME,) == standing.lineage_of_children()
+    assert (False, 0, (HOME,)) == (node_grant.serving, node_grant.epoch, node_grant.lineage)
+    assert (HOME,) == node_grant.lineage_of_children()
 
 
 def test_a_node_whose_parent_is_gone_looks_above_it(disk: Disk) -> None:
     """At the nearest node that the tree told of, again and again; a restart remembers it."""
-    standing = disk.start(None, parent="shed:1", node="box")
-    first = standing.look_above()
+    node_grant = disk.start(None, parent="shed:1", node="box")
+    first = node_grant.choose_ancestor()
     home, shed = cut("", node="home"), cut("shed", node="shed")
-    standing.grant(0, [home, shed])
-    names = [standing.parent_name]
+    node_grant.grant(0, [home, shed])
+    names = [node_grant.parent_name]
     for _ in range(2):
-        standing.look_above()
-        names.append(standing.parent_name)
+        node_grant.choose_ancestor()
+        names.append(node_grant.parent_name)
 
     assert "" == first
     assert [shed.node, home.node, shed.node] == names
-    standing.look_above()
+    node_grant.choose_ancestor()
     assert home.grpc == disk.start(None, parent="shed:1", node="box").parent
 
 
 def test_a_node_that_was_led_nowhere_goes_back_to_its_topology_file(disk: Disk) -> None:
     """It was sent on before it was ever granted anything."""
-    standing = disk.start()
-    standing.move(cut("shed", node="shed"))
+    node_grant = disk.start()
+    node_grant.set_parent(cut("shed", node="shed"))
 
     assert ("shed:1", "home:1", "") == (
-        standing.parent,
-        standing.look_above(),
-        standing.look_above(),
+        node_grant.parent,
+        node_grant.choose_ancestor(),
+        node_grant.choose_ancestor(),
     )
 
 
 def test_lost_zone_keeps_its_epoch(disk: Disk) -> None:
     """The next one has to be greater."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.lose()
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.record_loss()
     again = disk.start()
 
     assert (False, 4) == (again.serving, again.epoch)
@@ -147,10 +147,10 @@ def test_lost_zone_keeps_its_epoch(disk: Disk) -> None:
 
 def test_zone_that_was_being_given_back_is_asked_for_after_a_crash(disk: Disk) -> None:
     """Only the parent knows whether it has committed (rule 12)."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.set_fenced(True)
-    renewed_meanwhile = (standing.grant(4, [HOME]), standing.serving)[1]
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.set_fenced(True)
+    renewed_meanwhile = (node_grant.grant(4, [HOME]), node_grant.serving)[1]
     again = disk.start()
     before = again.serving
     again.grant(4, [HOME])
@@ -160,20 +160,20 @@ def test_zone_that_was_being_given_back_is_asked_for_after_a_crash(disk: Disk) -
 
 def test_fence_that_was_lifted_leaves_nothing(disk: Disk) -> None:
     """The handover came to nothing."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.set_fenced(True)
-    standing.set_fenced(False)
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.set_fenced(True)
+    node_grant.set_fenced(False)
 
-    assert (True, True) == (standing.serving, disk.start().serving)
+    assert (True, True) == (node_grant.serving, disk.start().serving)
 
 
 def test_zone_that_was_given_back_is_not_fenced(disk: Disk) -> None:
     """It is lost; a later grant serves at once."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.set_fenced(True)
-    standing.lose()
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.set_fenced(True)
+    node_grant.record_loss()
     again = disk.start()
     hand_over(again, 6)
 
@@ -182,10 +182,10 @@ def test_zone_that_was_given_back_is_not_fenced(disk: Disk) -> None:
 
 def test_lineage_of_children_ends_with_the_node(disk: Disk) -> None:
     """Root first."""
-    standing = disk.start()
-    hand_over(standing, 4)
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
 
-    assert (HOME, cut("garage", 4, "garage")) == standing.lineage_of_children()
+    assert (HOME, cut("garage", 4, "garage")) == node_grant.lineage_of_children()
 
 
 # -- a zone arrives, and the node dies in between
@@ -204,9 +204,9 @@ def test_handover_that_nobody_decided_is_asked_about(disk: Disk) -> None:
 
 def test_granted_zone_is_absorbed_in_the_next_life(disk: Disk) -> None:
     """It died after the grant: what arrived is still to become part of the store."""
-    standing = disk.start()
-    standing.receive(arrived(4, cut("garage/door", 3)))
-    standing.grant(4, [HOME])
+    node_grant = disk.start()
+    node_grant.receive(arrived(4, cut("garage/door", 3)))
+    node_grant.grant(4, [HOME])
     again = disk.start()
     waiting = again.absorbing
     again.absorbed()
@@ -223,12 +223,12 @@ def test_granted_zone_is_absorbed_in_the_next_life(disk: Disk) -> None:
 
 def test_zone_that_came_back_is_absorbed_in_the_next_life(disk: Disk) -> None:
     """The parent died after its commit."""
-    standing = disk.start("", None, "home")
-    standing.table.commit(cut("garage", 4))
-    standing.receive(arrived(4, cut("garage/door", 3)))
+    node_grant = disk.start("", None, "home")
+    node_grant.table.commit(cut("garage", 4))
+    node_grant.receive(arrived(4, cut("garage/door", 3)))
     end, here = LogPosition(JournalId("garage", 4), 7), LogPosition(JournalId("", 1), 5)
     back = EpochTransition(apex="garage", left=end, entered=here)
-    standing.take_back("garage", back)
+    node_grant.commit_hand_back("garage", back)
     again = disk.start("", None, "home")
     waiting = again.absorbing
 
@@ -240,10 +240,10 @@ def test_zone_that_came_back_is_absorbed_in_the_next_life(disk: Disk) -> None:
 
 def test_zone_that_came_back_in_vain_is_forgotten(disk: Disk) -> None:
     """The parent died before its commit: the child has it all, and says so."""
-    standing = disk.start("", None, "home")
-    standing.table.commit(cut("garage", 4))
-    standing.save()
-    standing.receive(arrived(4))
+    node_grant = disk.start("", None, "home")
+    node_grant.table.commit(cut("garage", 4))
+    node_grant.save()
+    node_grant.receive(arrived(4))
     again = disk.start("", None, "home")
 
     assert (again.absorbing, again.prepared) == (None, 0)
@@ -253,9 +253,9 @@ def test_zone_that_came_back_in_vain_is_forgotten(disk: Disk) -> None:
 
 def test_later_handover_replaces_one_that_came_to_nothing(disk: Disk) -> None:
     """The parent rolled the first one back, and served on."""
-    standing = disk.start()
-    standing.receive(arrived(4, payload=b"old"))
-    standing.receive(arrived(5, payload=b"new"))
+    node_grant = disk.start()
+    node_grant.receive(arrived(4, payload=b"old"))
+    node_grant.receive(arrived(5, payload=b"new"))
     again = disk.start()
     again.grant(5, [HOME])
 
@@ -266,12 +266,12 @@ def test_later_handover_replaces_one_that_came_to_nothing(disk: Disk) -> None:
 @pytest.mark.parametrize("epoch", [3, 5, 6])
 def test_epoch_that_the_node_has_nothing_of_is_not_served(disk: Disk, epoch: int) -> None:
     """An older one, or a later one without its handover, would be an empty zone."""
-    standing = disk.start()
-    hand_over(standing, 4)
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
     with pytest.raises(PeerError, match=f"nothing of epoch {epoch}"):
-        standing.grant(epoch, [HOME])
+        node_grant.grant(epoch, [HOME])
 
-    assert (standing.serving, standing.epoch, disk.load().epoch) == (True, 4, 4)
+    assert (node_grant.serving, node_grant.epoch, disk.load().epoch) == (True, 4, 4)
 
 
 # -- restored from a copy
@@ -286,15 +286,15 @@ def copied(disk: Disk, zone: str, parent: str | None) -> NodeGrant:
 def test_a_copy_is_not_served_at_the_epoch_that_it_had(disk: Disk, epoch: int) -> None:
     """An older parent grants that; the lives since have used its offsets."""
     hand_over(disk.start(), 4)
-    standing = copied(disk, "garage", "home:1")
+    node_grant = copied(disk, "garage", "home:1")
     with pytest.raises(PeerError, match="upgrade the parent"):
-        standing.grant(epoch, [HOME])
-    refused = standing.serving
-    standing.grant(6, [HOME])
+        node_grant.grant(epoch, [HOME])
+    refused = node_grant.serving
+    node_grant.grant(6, [HOME])
 
     assert (False, True, 6, False) == (
         refused,
-        standing.serving,
+        node_grant.serving,
         disk.load().epoch,
         disk.load().restored,
     )
@@ -303,11 +303,11 @@ def test_a_copy_is_not_served_at_the_epoch_that_it_had(disk: Disk, epoch: int) -
 def test_a_copy_that_is_served_by_command_leaves_epochs_out(disk: Disk) -> None:
     """Nobody knows which ones its parent had granted."""
     hand_over(disk.start(), 4)
-    standing = copied(disk, "garage", "home:1")
-    standing.insist()
+    node_grant = copied(disk, "garage", "home:1")
+    node_grant.insist()
 
-    assert standing.serving
-    assert 1_000 < standing.epoch < 10_000_000
+    assert node_grant.serving
+    assert 1_000 < node_grant.epoch < 10_000_000
 
 
 def test_a_copy_of_a_root_is_another_root(disk: Disk) -> None:
@@ -326,69 +326,69 @@ def test_a_copy_of_a_root_is_another_root(disk: Disk) -> None:
 
 def test_lives_of_an_empty_root_count_against_the_lost_one(disk: Disk) -> None:
     """It began at epoch 1 and was restored before anybody told it of the root before."""
-    standing = disk.start("", parent=None)
-    own = standing.root
-    standing.renew(cut("shed"), (), 7)
-    standing.restore()
-    standing.restore()
+    node_grant = disk.start("", parent=None)
+    own = node_grant.root
+    node_grant.renew(cut("shed"), (), 7)
+    node_grant.restore()
+    node_grant.restore()
     lost = KnownRoot(zone="", epoch=1, identity="lost")
-    told = [standing.is_reused(root) for root in (own, lost)]
-    standing.renumber(lost)
+    told = [node_grant.is_reused(root) for root in (own, lost)]
+    node_grant.renumber(lost)
 
     assert [False, True] == told
-    assert (6, (4, 5)) == (standing.epoch, standing.lives)
+    assert (6, (4, 5)) == (node_grant.epoch, node_grant.lives)
     pairs = ((1, 4), (2, 5), (3, 6))
-    assert tuple((JournalId("", a), JournalId("", b)) for a, b in pairs) == standing.renumbering
-    assert [4] == [one.epoch for one in standing.strays]
-    passages = standing.table.state().passages
+    assert tuple((JournalId("", a), JournalId("", b)) for a, b in pairs) == node_grant.renumbering
+    assert [4] == [one.epoch for one in node_grant.strays]
+    transitions = node_grant.table.state().passages
     assert [(1, 4), (4, 5), (5, 6)] == [
-        (one.left.part.epoch, one.entered.part.epoch) for one in passages
+        (one.left.part.epoch, one.entered.part.epoch) for one in transitions
     ]
-    assert not standing.is_reused(lost)
+    assert not node_grant.is_reused(lost)
 
 
 def test_the_last_epoch_of_a_root_is_renumbered_alone(disk: Disk) -> None:
     """Whoever tells of it has heard of this data's life: the parts before are as it knows them."""
-    standing = disk.start("", parent=None)
-    standing.restore()
-    later = KnownRoot(zone="", epoch=4, identity=f"{standing.identity}.copy")
-    standing.renumber(later)
+    node_grant = disk.start("", parent=None)
+    node_grant.restore()
+    later = KnownRoot(zone="", epoch=4, identity=f"{node_grant.identity}.copy")
+    node_grant.renumber(later)
 
-    assert (5, (1,)) == (standing.epoch, standing.lives)
-    assert ((JournalId("", 2), JournalId("", 5)),) == standing.renumbering
-    standing.finish_renumbering()
-    assert () == standing.renumbering
+    assert (5, (1,)) == (node_grant.epoch, node_grant.lives)
+    assert ((JournalId("", 2), JournalId("", 5)),) == node_grant.renumbering
+    node_grant.finish_renumbering()
+    assert () == node_grant.renumbering
 
 
 def test_what_has_to_go_to_other_nodes_is_found_in_the_earlier_part(disk: Disk) -> None:
     """Offsets begin anew with the epoch; those of what waits do not."""
-    standing = disk.start("", parent=None)
-    standing.renew(cut("shed"), (), 7)
-    standing.restore()
-    standing.renew(cut("loft"), (), 3)
+    node_grant = disk.start("", parent=None)
+    node_grant.renew(cut("shed"), (), 7)
+    node_grant.restore()
+    node_grant.renew(cut("loft"), (), 3)
 
     assert (
         Strays(apex="shed", after=0, through=7, epoch=1),
         Strays(apex="loft", after=0, through=3),
-    ) == standing.strays
+    ) == node_grant.strays
 
 
 def test_what_earlier_lives_took_for_a_child_goes_to_it_before_what_this_one_did(
     disk: Disk,
 ) -> None:
     """Where the delegation is forgotten; a copy remembers the epochs of its lives."""
-    standing = disk.start("", parent=None)
-    lives = [standing.lives]
+    node_grant = disk.start("", parent=None)
+    lives = [node_grant.lives]
     for _ in range(2):
-        standing.restore()
-        lives.append(standing.lives)
-    found = standing.renew(cut("shed"), (), 7, earlier={2: 20, 1: 10})
+        node_grant.restore()
+        lives.append(node_grant.lives)
+    found = node_grant.renew(cut("shed"), (), 7, earlier={2: 20, 1: 10})
 
     assert [(), (1,), (1, 2)] == lives
     assert (1, 2) == disk.load("").lives
     assert [(1, 10), (2, 20), (0, 7)] == [(one.epoch, one.through) for one in found]
-    assert found == standing.strays
-    assert () == standing.renew(cut("shed"), (), 9, earlier={2: 20})
+    assert found == node_grant.strays
+    assert () == node_grant.renew(cut("shed"), (), 9, earlier={2: 20})
 
 
 # -- refused, cut off, settled
@@ -396,25 +396,25 @@ def test_what_earlier_lives_took_for_a_child_goes_to_it_before_what_this_one_did
 
 def test_refused_zone_is_not_served_until_it_is_granted(disk: Disk) -> None:
     """It stays this node's as far as it knows: a wrong `parent` must not cost it its grant."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.refuse()
-    refused = (standing.serving, standing.holds)
-    standing.grant(4, [HOME])
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.refuse()
+    refused = (node_grant.serving, node_grant.holds)
+    node_grant.grant(4, [HOME])
 
     assert (False, True) == refused
-    assert standing.serving
+    assert node_grant.serving
 
 
 def test_branch_is_kept_until_it_is_settled(disk: Disk) -> None:
     """Over restarts: the zone is not served, and claimed as before."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.table.commit(cut("garage/door", 3))
-    standing.diverge(4)
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.table.commit(cut("garage/door", 3))
+    node_grant.diverge(4)
     again = disk.start()
     before = (again.divergent, again.serving, again.holds, again.epoch)
-    again.settle()
+    again.record_settled()
 
     assert before == (4, False, True, 4)
     assert (again.divergent, again.holds, again.epoch) == (0, False, 4)
@@ -423,12 +423,12 @@ def test_branch_is_kept_until_it_is_settled(disk: Disk) -> None:
 
 def test_unfinished_handover_that_was_cut_off_is_kept_until_it_is_settled(disk: Disk) -> None:
     """The parent has given it up, so nobody else has it."""
-    standing = disk.start()
-    standing.receive(arrived(4))
-    standing.diverge(4)
+    node_grant = disk.start()
+    node_grant.receive(arrived(4))
+    node_grant.diverge(4)
     again = disk.start()
     before = again.prepared
-    again.settle()
+    again.record_settled()
 
     assert (4, 0) == (before, disk.start().prepared)
 
@@ -438,16 +438,16 @@ def test_unfinished_handover_that_was_cut_off_is_kept_until_it_is_settled(disk: 
 
 def test_parent_that_the_tree_told_overrides_the_file(disk: Disk) -> None:
     """Also after a restart; start order and stale `parent` values do not matter."""
-    standing = disk.start()
-    before = standing.parent
-    standing.move(ATTIC)
+    node_grant = disk.start()
+    before = node_grant.parent
+    node_grant.set_parent(ATTIC)
 
-    assert ("home:1", "attic:1", "attic:1") == (before, standing.parent, disk.start().parent)
+    assert ("home:1", "attic:1", "attic:1") == (before, node_grant.parent, disk.start().parent)
 
 
 def test_changed_file_overrides_what_the_tree_told(disk: Disk) -> None:
     """An operator who writes another parent means it."""
-    disk.start().move(ATTIC)
+    disk.start().set_parent(ATTIC)
     changed = disk.start(parent="cellar:1").parent
     back = disk.start(parent="home:1").parent
 
@@ -456,24 +456,24 @@ def test_changed_file_overrides_what_the_tree_told(disk: Disk) -> None:
 
 def test_no_zone_above_is_of_an_earlier_epoch_than_was_known(disk: Disk) -> None:
     """Whoever says so has an old copy: what it decides was decided otherwise since."""
-    standing = disk.start()
-    standing.set_lineage([HOME, cut("house", 2)])
+    node_grant = disk.start()
+    node_grant.set_lineage([HOME, cut("house", 2)])
     for tell in (
-        lambda: standing.set_lineage([HOME, cut("house", 1)]),
-        lambda: standing.move(cut("house", 1)),
+        lambda: node_grant.set_lineage([HOME, cut("house", 1)]),
+        lambda: node_grant.set_parent(cut("house", 1)),
     ):
         with pytest.raises(PeerError, match="'house' of the parent's lineage has ended"):
             tell()
-    assert [HOME, cut("house", 2)] == list(standing.lineage)
+    assert [HOME, cut("house", 2)] == list(node_grant.lineage)
 
 
 def test_zone_above_that_ended_is_remembered(disk: Disk) -> None:
     """Told by the node that took it back; a parent that has not heard of it is out of date."""
-    standing = disk.start()
-    hand_over(standing, 4)
-    standing.set_lineage([HOME, cut("house", 2)])
-    standing.move(HOME, ended={"house": 3})
-    standing.set_lineage([HOME])
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    node_grant.set_lineage([HOME, cut("house", 2)])
+    node_grant.set_parent(HOME, ended={"house": 3})
+    node_grant.set_lineage([HOME])
     again = disk.start()
 
     assert again.is_outdated(cut("house", 2)) and not again.is_outdated(cut("house", 4))
@@ -489,22 +489,22 @@ def test_zone_above_that_ended_is_remembered(disk: Disk) -> None:
 
 def test_change_is_durable_before_anybody_is_told(disk: Disk) -> None:
     """Whoever watches finds it on disk."""
-    standing = disk.start()
-    standing.receive(arrived(4))
+    node_grant = disk.start()
+    node_grant.receive(arrived(4))
     seen: list[tuple[int, bool]] = []
-    standing.when_changed(lambda: seen.append((disk.load().epoch, disk.load().serving)))
-    standing.grant(4, [HOME])
-    standing.lose()
-    standing.set_lineage([])
+    node_grant.when_changed(lambda: seen.append((disk.load().epoch, disk.load().serving)))
+    node_grant.grant(4, [HOME])
+    node_grant.record_loss()
+    node_grant.set_lineage([])
 
     assert [(4, True), (4, False), (4, False)] == seen
 
 
 def test_delegation_table_is_saved_with_the_rest(disk: Disk) -> None:
     """A restarted node knows what its children own (rule 11)."""
-    standing = disk.start()
-    standing.table.commit(cut("garage/door", 3))
-    standing.save()
+    node_grant = disk.start()
+    node_grant.table.commit(cut("garage/door", 3))
+    node_grant.save()
     again = disk.start()
 
     assert cut("garage/door", 3) == again.table.lookup("garage/door/x")
@@ -514,22 +514,22 @@ def test_nobody_is_told_of_what_could_not_be_saved(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error goes to whoever wanted the change, and everything is as it was saved last."""
-    standing = disk.start()
-    standing.receive(arrived(4))
+    node_grant = disk.start()
+    node_grant.receive(arrived(4))
     told: list[str] = []
-    standing.when_changed(lambda: told.append("told"))
+    node_grant.when_changed(lambda: told.append("told"))
 
     def fail(state: NodeState) -> None:
         raise StoreError("disk full")
 
     monkeypatch.setattr(disk.folder, "save", fail)
-    standing.table.commit(cut("garage/door", 3))
+    node_grant.table.commit(cut("garage/door", 3))
     with pytest.raises(StoreError):
-        standing.grant(4, [HOME])
+        node_grant.grant(4, [HOME])
 
     assert [] == told
-    assert (False, 0, ()) == (standing.serving, standing.epoch, standing.lineage)
-    assert ((), 0) == (standing.table.cuts(), standing.table.epoch_of("garage/door"))
+    assert (False, 0, ()) == (node_grant.serving, node_grant.epoch, node_grant.lineage)
+    assert ((), 0) == (node_grant.table.cuts(), node_grant.table.epoch_of("garage/door"))
     assert attrs.evolve(disk.load(), incarnation=0, identity="") == NodeState(
         node="garage", zone="garage"
     )

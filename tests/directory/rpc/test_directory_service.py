@@ -50,7 +50,7 @@ def shell(disk: Disk) -> DirectoryService:
         shares=none,
         channels=none,
         tasks=none,
-        turn=none,
+        flush_queue=none,
         counters=none,
         now=lambda: 0.0,
     )
@@ -121,7 +121,7 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
 
         def look_up(client_id: str) -> asyncio.Task[Any]:
             return asyncio.create_task(
-                made._look_up("b", Lookup(view=bytes(8), client_ids=(client_id,)))
+                made._lookup("b", Lookup(view=bytes(8), client_ids=(client_id,)))
             )
 
         async def turns() -> None:
@@ -166,9 +166,9 @@ def test_members_that_wait_are_told_once_and_again_in_a_while() -> None:
         admission.waiting = waiting
         with capture_logs() as logged:
             for _ in range(seconds):
-                made._say_what_waits()
+                made._log_waiting()
                 now += 1.0
-        return [one["count"] for one in logged if one["event"] == "members.waiting"]
+        return [one["count"] for one in logged if one["event"] == "members.unreachable"]
 
     assert [] == told(2, 0)
     assert [4] == told(int(TELL_AGAIN), 4)

@@ -32,10 +32,10 @@ class OwnBench(EdgeBench):
         self.port = EdgeRecorder(self.events, "other edge")
 
     def open(
-        self, epoch: int = 1, incoming: ReceivedZone | None = None, watched: str | None = None
+        self, epoch: int = 1, received_zone: ReceivedZone | None = None, watched: str | None = None
     ) -> None:
         """The zone opens; with `watched`, another edge is there first."""
-        self.authority.open(epoch, incoming)
+        self.authority.open(epoch, received_zone)
         if watched is not None:
             self.another_edge(watched)
         self.own.open(cut(self.authority.apex, epoch))
@@ -46,11 +46,11 @@ class OwnBench(EdgeBench):
         assert self.authority.reception.connect(greeting, self.port)
 
     def delegate(self, apex: str, epoch: int = 1) -> ZoneCut:
-        outgoing = self.authority.subtrees.prepare(apex)
-        self.authority.subtrees.fence(outgoing)
+        source = self.authority.subtrees.prepare(apex)
+        self.authority.subtrees.fence(source)
         given = cut(apex, epoch)
         self.table.commit(given)
-        self.authority.subtrees.complete(outgoing)
+        self.authority.subtrees.complete(source)
         return given
 
 
@@ -98,14 +98,14 @@ def test_publishes_wait_while_a_subtree_is_handed_over() -> None:
     bench.open()
     bench.another_edge("#")
     client = Client(bench, "c")
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client.publish("a/x", "1")
     client.publish("b", "2")
     client.publish("a/x", "3")
     parked = (client.got(), bench.take())
     bench.table.commit(cut("a"))
-    bench.authority.subtrees.complete(outgoing)
+    bench.authority.subtrees.complete(source)
     bench.know("a")
 
     assert ([], []) == parked
@@ -122,11 +122,11 @@ def test_publishes_go_on_when_the_handover_came_to_nothing() -> None:
     bench.open()
     bench.another_edge("#")
     client = Client(bench, "c")
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client.publish("a/x", "1")
     client.publish("b", "2")
-    bench.authority.subtrees.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(source)
 
     assert ["Puback", "Puback"] == client.got()
     assert [("other edge", "deliver", 1, "1"), ("other edge", "deliver", 2, "2")] == [
@@ -166,11 +166,11 @@ def test_zone_that_is_given_back_leaves_its_publishes_to_the_parent() -> None:
     bench.open(4)
     client = Client(bench, "c")
     client.subscribe("a/x")
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client.publish("a/x", "1")
     client.got()
-    bench.authority.subtrees.complete(outgoing)
+    bench.authority.subtrees.complete(source)
     bench.online("")
 
     assert bench.edge.zones.get("a") is None
@@ -186,10 +186,10 @@ def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
     client = Client(bench, "c")
     client.subscribe("a/x")
     bench.answer("", "a/x")
-    incoming = ReceivedZone()
+    received_zone = ReceivedZone()
     interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
-    incoming.take(ZoneSnapshot(interests=(interest,)))
-    bench.open(1, incoming)
+    received_zone.merge(ZoneSnapshot(interests=(interest,)))
+    bench.open(1, received_zone)
     bench.authority.publish(Message("a/x", b"child's", 1))
     bench.deliver("", "a/x", "parent's last")
     before = client.got()
@@ -271,7 +271,7 @@ class StraightBench(OwnBench):
 
     def __init__(self) -> None:
         super().__init__()
-        self.journal.keeps_qos0 = False
+        self.journal.stores_qos0 = False
         self.authority = Authority("", self.table, self.journal, self.router)
         self.journal.authority = self.authority
         self.own = LocalLink(self.edge, self.authority, self.pressure)
@@ -281,7 +281,7 @@ class StraightBench(OwnBench):
         assert self.client.got() == ["Suback"]
 
     def keep_qos0(self) -> None:
-        self.journal.keeps_qos0 = True
+        self.journal.stores_qos0 = True
 
     def press(self) -> None:
         self.pressure.raise_("somebody slow", lambda: 1, has_drained=True)
@@ -305,7 +305,7 @@ class StraightBench(OwnBench):
 def test_qos0_goes_straight_where_all_is_clear() -> None:
     """From here to here, without a step at the authority."""
     bench = StraightBench()
-    assert bench.own.pass_on(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
+    assert bench.own.forward(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
     assert ["1", "2"] == bench.client.got()
     assert not bench.journal.records
 
@@ -313,7 +313,7 @@ def test_qos0_goes_straight_where_all_is_clear() -> None:
 def test_qos0_that_is_kept_goes_straight_and_into_the_journal() -> None:
     bench = StraightBench()
     bench.keep_qos0()
-    assert bench.own.pass_on(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
+    assert bench.own.forward(a_run(core, publish(b"x", b"1"), publish(b"y", b"2")))
     assert ["1", "2"] == bench.client.got()
     assert [b"1", b"2"] == [record.message.payload for record in bench.journal.records]
     assert bench.authority.offset == 2
@@ -322,8 +322,8 @@ def test_qos0_that_is_kept_goes_straight_and_into_the_journal() -> None:
 def test_qos0_does_not_go_straight_to_whoever_has_to_be_looked_at() -> None:
     """That is done as with any other run."""
     bench = StraightBench()
-    bench.client.session.begin_subscribing()
-    assert bench.own.pass_on(a_run(core, publish(b"x", b"1")))
+    bench.client.session.start_subscribing()
+    assert bench.own.forward(a_run(core, publish(b"x", b"1")))
     assert ["1"] == bench.client.got()
 
 
@@ -342,7 +342,7 @@ def test_qos0_takes_each_step_where_something_is_in_its_way(
 ) -> None:
     bench = StraightBench()
     hinder(bench)
-    assert not bench.own.pass_on(a_run(core, publish(b"x", b"1")))
+    assert not bench.own.forward(a_run(core, publish(b"x", b"1")))
     assert [] == bench.client.got()
 
 

@@ -26,7 +26,7 @@ def test_outbox_gets_no_more_when_only_the_disk_is_waited_for() -> None:
     client.publish("a/x", "3")
     bench.settle()
     drained = [e[-1] for e in bench.take() if e[:2] == ("a", "drained")]
-    port.streams[0].user.on_taken(2)
+    port.streams[0].user.on_accepted(2)
     bench.settle()
     live = [e[-1] for e in bench.take() if e[:2] == ("a", "publish")]
 

@@ -113,7 +113,7 @@ class Journal(MemoryJournal):
             self._told = 0
         return super().open(epoch, predecessor)
 
-    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+    def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         self.state = ZoneState(marks={**self.state.marks, **marks})
 
 
@@ -232,7 +232,7 @@ class PublisherClient:
     def read(self) -> None:
         """What the session has sent."""
         framer = Framer(1 << 20)
-        framer.feed(self.packet_writer.take())
+        framer.feed(self.packet_writer.dequeue())
         for frame in framer.frames():
             packet = decode(*frame)
             assert isinstance(packet, Puback | Pubrec | Pubcomp)
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
             timers=self.alarms,
             counters=Counters(),
             reporter=Recorder(),
-            keeper=self.disk.keeper,
+            session_store=self.disk.keeper,
             reader=JournalsRecorder(),
             outbox_store=self.disk.outboxes,
             again=self._have_work,
@@ -552,7 +552,7 @@ class Machine(RuleBasedStateMachine):
     def _pass_time(self, seconds: float) -> None:
         self.alarms.advance(seconds)
         self.edge.refresh_stale()
-        self.edge.positions.checkpoint()
+        self.edge.cursors.checkpoint()
         self.edge.outboxes.save()
 
     @precondition(lambda self: self.is_alive and (self.wanted or self.asked))
@@ -581,7 +581,7 @@ class Machine(RuleBasedStateMachine):
             self.edge.on_unresolved(route)
         elif not owner.authority.serving:
             if route.apex and route.port is None and owner.epoch >= route.epoch:
-                self.edge.cuts.on_gone(route, is_whole=True)
+                self.edge.cuts.on_zone_end(route, is_whole=True)
             else:
                 self.edge.on_unresolved(route)
         else:
@@ -597,7 +597,7 @@ class Machine(RuleBasedStateMachine):
             link.edge_end.start(b"token")
         elif owner.is_alive and route.apex and owner.epoch >= route.epoch:
             del self.wanted[route]
-            self.edge.cuts.on_gone(route, is_whole=True)
+            self.edge.cuts.on_zone_end(route, is_whole=True)
         else:
             self.edge.on_failed(route)
 
@@ -633,9 +633,9 @@ class Machine(RuleBasedStateMachine):
             return
         giver = child if child.authority.serving else parent
         taker = parent if giver is child else child
-        outgoing = giver.authority.subtrees.prepare(apex)
-        giver.authority.subtrees.fence(outgoing)
-        self.pending = (giver, taker), outgoing
+        source = giver.authority.subtrees.prepare(apex)
+        giver.authority.subtrees.fence(source)
+        self.pending = (giver, taker), source
 
     @precondition(lambda self: self.pending is not None)
     @rule(is_done=st.booleans())
@@ -652,24 +652,24 @@ class Machine(RuleBasedStateMachine):
         (giver, taker), outgoing = self.pending
         self.pending = None
         giver.sync()
-        incoming = ReceivedZone()
+        received_zone = ReceivedZone()
         for part in (*outgoing.bulk(), *outgoing.rest()):
-            incoming.take(part)
+            received_zone.merge(part)
         apex = outgoing.apex
         subtree = giver.table.subtree(apex)
         if giver.apex == apex:
             taker.table.release(apex, subtree)
-            taker.authority.absorb(apex, incoming)
+            taker.authority.absorb(apex, received_zone)
             taker.authority.announce_end(apex, giver.epoch)
             for entry in subtree.delegations:
                 taker.authority.announce(entry.cut)
-            giver.table.lose()
+            giver.table.forget_all()
             giver.holds = False
         else:
             taker.holds = True
             taker.epoch = giver.table.epoch_of(apex) + 1
-            taker.table.take_over(subtree)
-            taker.authority.open(taker.epoch, incoming)
+            taker.table.replace_all(subtree)
+            taker.authority.open(taker.epoch, received_zone)
             giver.table.commit(cut(apex, taker.epoch))
         giver.authority.subtrees.complete(outgoing)
 
@@ -745,7 +745,7 @@ class Machine(RuleBasedStateMachine):
     def _die(self) -> None:
         self.is_alive = False
         for link in self.links.values():
-            link.owner_end.lost()
+            link.owner_end.on_disconnect()
         self.links.clear()
         self.alarms = Alarms()
         for client in self.clients:

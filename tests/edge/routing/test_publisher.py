@@ -146,10 +146,10 @@ def test_client_is_answered_when_the_owner_has_it() -> None:
     for packet_id in (7, 8, 9):
         bench.publisher.publish(from_client(session, "x", packet_id))
     before = sink.events[:]
-    bench.publisher.on_taken(bench.route(""), 2)
+    bench.publisher.on_accepted(bench.route(""), 2)
 
     assert ([], [Puback(7), Puback(8)]) == (before, sink.events)
-    bench.publisher.on_taken(bench.route(""), 2)
+    bench.publisher.on_accepted(bench.route(""), 2)
     assert [Puback(7), Puback(8)] == sink.events
 
 
@@ -231,10 +231,10 @@ def test_publishes_below_a_cut_wait_for_what_is_in_flight() -> None:
     bench.connect("")
     bench.publish("a/x=1", "a/x=2", "b=3")
     bench.know("a")
-    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.publisher.move_below(bench.route(""), bench.route("a"))
     bench.connect("a")
     bench.publish("a/x=4", "b=5")
-    bench.publisher.on_taken(bench.route(""), 1)
+    bench.publisher.on_accepted(bench.route(""), 1)
     take(bench.events)
 
     bench.publisher.on_refused(bench.route(""), 2, cut("a"))
@@ -252,7 +252,7 @@ def test_cut_with_nothing_in_flight_holds_nothing() -> None:
     port.credit = False
     bench.publish("a/x=2", "b=3")
     bench.know("a")
-    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.publisher.move_below(bench.route(""), bench.route("a"))
 
     assert (["2"], ["3"]) == (bench.waiting("a"), bench.waiting(""))
     assert bench.events[-1] == ("connect", "a")
@@ -264,11 +264,11 @@ def test_hold_ends_with_the_last_answer() -> None:
     bench.connect("")
     bench.publish("a/x=1", "b=2")
     bench.know("a")
-    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.publisher.move_below(bench.route(""), bench.route("a"))
     bench.connect("a")
     bench.publish("a/x=3")
     before = publishes(bench.events)
-    bench.publisher.on_taken(bench.route(""), 1)
+    bench.publisher.on_accepted(bench.route(""), 1)
 
     assert [("", "1"), ("", "2")] == before
     assert [("", "1"), ("", "2"), ("a", "3")] == publishes(bench.events)
@@ -280,7 +280,7 @@ def test_hold_lasts_over_a_broken_link() -> None:
     bench.connect("")
     bench.publish("a/x=1", "a/x=2")
     bench.know("a")
-    bench.publisher.hold_below(bench.route(""), bench.route("a"))
+    bench.publisher.move_below(bench.route(""), bench.route("a"))
     bench.connect("a")
     bench.publish("a/x=3")
     bench.lose("")
@@ -297,7 +297,7 @@ def test_hold_goes_over_to_whoever_inherits_the_doubts() -> None:
     bench.connect("a")
     bench.publish("a/b/x=1")
     bench.know("a/b")
-    bench.publisher.hold_below(bench.route("a"), bench.route("a/b"))
+    bench.publisher.move_below(bench.route("a"), bench.route("a/b"))
     bench.connect("a/b")
     bench.publish("a/b/x=2")
     bench.lose("a")
@@ -318,7 +318,7 @@ def test_zone_that_is_gone_without_doubts_holds_nothing() -> None:
     bench.connect("a")
     bench.publish("a/b/x=1")
     bench.know("a/b")
-    bench.publisher.hold_below(bench.route("a"), bench.route("a/b"))
+    bench.publisher.move_below(bench.route("a"), bench.route("a/b"))
     bench.connect("a/b")
     bench.publish("a/b/x=2")
     bench.route("a").queue.take_sent()
@@ -337,7 +337,7 @@ def test_marks_settle_what_was_in_doubt() -> None:
     session, sink = client()
     for packet_id in (1, 2, 3):
         bench.publisher.publish(from_client(session, "x", packet_id))
-    bench.publisher.on_taken(bench.route(""), 1)
+    bench.publisher.on_accepted(bench.route(""), 1)
     bench.lose("")
     bench.publish("x=later")
     take(bench.events)
@@ -345,7 +345,7 @@ def test_marks_settle_what_was_in_doubt() -> None:
 
     assert [Puback(1), Puback(2)] == sink.events
     assert [("", ""), ("", "later")] == publishes(bench.events)
-    bench.publisher.on_taken(bench.route(""), 1)
+    bench.publisher.on_accepted(bench.route(""), 1)
     assert sink.events[-1] == Puback(3)
 
 
@@ -405,7 +405,7 @@ def test_nothing_overtakes_what_is_in_doubt() -> None:
     route = bench.route("")
     route.connect(OwnerRecorder(bench.events, ""), StreamPosition(epoch=1, offset=0))
     bench.know("a")
-    bench.publisher.hold_below(route, bench.route("a"))
+    bench.publisher.move_below(route, bench.route("a"))
     bench.publisher.on_marks(route, {KEY: 0})
 
     assert [("", "1"), ("", "2")] == publishes(bench.events)

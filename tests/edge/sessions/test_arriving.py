@@ -167,15 +167,15 @@ def test_attempt_that_waits_does_not_get_a_session_that_leaves() -> None:
     house = House()
     house.visit()
     waiting = house.connect()
-    moving = SessionTransfer(house.bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
-    assert moving.freeze("c") is not None
+    transfer = SessionTransfer(house.bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    assert transfer.freeze("c") is not None
 
     assert not waiting.is_open
     house.bench.settle()
     assert not waiting.is_accepted
     house.check()
 
-    moving.thaw("c")
+    transfer.thaw("c")
     again = house.connect()
     house.bench.settle()
     assert again.present

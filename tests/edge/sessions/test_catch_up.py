@@ -81,11 +81,11 @@ def test_paused_client_goes_on_when_there_is_room() -> None:
         bench.publisher.publish(from_client(session, "x", packet_id, CONGESTED))
     assert bench.congestion.is_too_much(session)
     bench.congestion.when_room(session, lambda: bench.events.append(("go on",)))
-    bench.publisher.look_again()
+    bench.publisher.use_freed_room()
     before = publishes(bench.events)
     port.credit = True
     bench.publisher.flush(bench.route(""))
-    bench.publisher.look_again()
+    bench.publisher.use_freed_room()
 
     assert ([], 1) == (before, bench.events.count(("go on",)))
     assert not bench.congestion.is_too_much(session)
@@ -97,7 +97,7 @@ def test_client_that_left_is_not_called() -> None:
     session, _ = client()
     bench.congestion.when_room(session, lambda: bench.events.append(("go on",)))
     bench.congestion.forget(session)
-    bench.publisher.look_again()
+    bench.publisher.use_freed_room()
 
     assert [] == bench.events
 

@@ -386,7 +386,7 @@ def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> No
     client.leave()
     for _ in range(62):
         bench.clock.advance(1.0)
-        bench.edge.low_water.look()
+        bench.edge.low_water.send_marks()
     held = [entry.message for _, entry in client.session.sender.flows()]
     client = Client(bench, "c", clean=False)
 
@@ -408,7 +408,7 @@ def test_newest_messages_are_kept() -> None:
 
     assert numbers(16, 25) == everything(client)
     assert 15 == client.session.sender.dropped == bench.counters.get("session.dropped.queue_full")
-    assert 1 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
+    assert 1 == sum(event[0] == "session.messages_dropped" for event in bench.reporter.events)
 
 
 def test_newest_bytes_are_kept() -> None:
@@ -480,7 +480,7 @@ def test_dropping_is_told_again_when_the_client_had_caught_up(
     say(bench, 101, 200)
     everything(client)
 
-    assert 2 == sum(event[0] == "session.dropping" for event in bench.reporter.events)
+    assert 2 == sum(event[0] == "session.messages_dropped" for event in bench.reporter.events)
 
 
 def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
@@ -489,9 +489,9 @@ def test_zone_of_which_nothing_is_wanted_any_more_is_left_at_its_end() -> None:
     client = subscribed(bench, "a/x")
     client.leave()
     bench.journals.add(ROOT, 1, Message("a/x", b"before the cut", 1))
-    client.session.places.begin(Cursor(ROOT, 0))
-    bench.edge.clients.keeper.save(client.session, urgent=False)
-    bench.edge.positions.checkpoint()
+    client.session.places.add(Cursor(ROOT, 0))
+    bench.edge.clients.session_store.save(client.session, urgent=False)
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.online("a")
@@ -524,7 +524,7 @@ def test_qos0_that_a_session_had_before_it_moved_is_not_given_again() -> None:
     bench.online("", offset=3)
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["x"] = Subscription("x", 1)
-    moved.places.begin(Cursor(ROOT, 5))
+    moved.places.add(Cursor(ROOT, 5))
     bench.edge.clients.adopt(moved, ["x"])
     bench.answer("", "x")
     client = Client(bench, "c", clean=False)

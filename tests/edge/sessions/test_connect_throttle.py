@@ -51,7 +51,7 @@ class Bench:
             self.looked_at += 1
             self.gone.update({"left"} & {name})
 
-        self.doorway.pass_through(
+        self.doorway.admit(
             lambda: name,
             self.found.append,
             lambda: name not in self.gone,

@@ -361,7 +361,7 @@ class Machine(RuleBasedStateMachine):
     def tick(self) -> None:
         """A second passes."""
         self.bench.clock.advance(1.0)
-        self.bench.edge.positions.checkpoint()
+        self.bench.edge.cursors.checkpoint()
 
     @precondition(lambda self: self.crashes < 4)
     @rule()

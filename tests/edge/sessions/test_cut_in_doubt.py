@@ -72,7 +72,7 @@ def test_what_waits_goes_behind_what_was_in_doubt(bench: Bench) -> None:
     bench.settle()
     drained = bench.published("a")
     bench.client.publish("a/x", "5")
-    bench.child.streams[0].user.on_taken(2)
+    bench.child.streams[0].user.on_accepted(2)
     bench.settle()
 
     assert ([], ["2"], ["3", "4", "5"]) == (before, drained, bench.published("a"))
@@ -95,7 +95,7 @@ def test_traffic_to_the_earlier_owner_keeps_nobody_waiting(bench: Bench) -> None
     answer(bench.child, 0)
     bench.settle()
     bench.client.publish("beside", "b1")
-    bench.child.streams[0].user.on_taken(2)
+    bench.child.streams[0].user.on_accepted(2)
     bench.work()
 
     assert bench.published("a") == ["1", "2", "3", "4"]
@@ -110,7 +110,7 @@ def test_hold_passes_on_to_a_cut_below() -> None:
     bench.client.publish("a/y", "3")
     bench.cut("a", "a/b")
     before = bench.published("a/b")
-    bench.edge.publisher.on_taken(bench.route(""), 1)
+    bench.edge.publisher.on_accepted(bench.route(""), 1)
 
     assert ([], ["2"]) == (before, bench.published("a/b"))
 
@@ -124,7 +124,7 @@ def test_zone_that_comes_back_brings_its_outbox_before_what_follows() -> None:
     bench.settle()
     bench.root.credit = False
     bench.client.publish("b", "2")
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     bench.client.publish("a/x", "3")
     bench.root.credit = True
     bench.edge.publisher.flush(bench.route(""))
@@ -133,7 +133,7 @@ def test_zone_that_comes_back_brings_its_outbox_before_what_follows() -> None:
     answer(bench.root, 0)
     bench.settle()
     drained = bench.published("")
-    bench.root.streams[0].user.on_taken(1)
+    bench.root.streams[0].user.on_accepted(1)
     bench.settle()
 
     assert ([], ["1"], ["2", "3"]) == (before, drained, bench.published(""))

@@ -24,7 +24,7 @@ class Connection:
 
     def flush(self) -> None:
         """What much of a run does to a connection."""
-        self.packet_writer.take()
+        self.packet_writer.dequeue()
         self.clock.advance(self.takes)
         self.flushes += 1
 

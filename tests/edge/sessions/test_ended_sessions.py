@@ -95,7 +95,7 @@ class Story:
     def taken(self, number: int) -> None:
         if self.flows:
             session, flow = self.flows[number % len(self.flows)]
-            session.receiver.on_taken(flow)
+            session.receiver.on_accepted(flow)
 
     def release(self, number: int, packet_id: int) -> None:
         if self.clients:
@@ -118,14 +118,14 @@ class Story:
         """Whoever has a session at hand asks for all of it to be kept."""
         if self.clients:
             session = self.clients[number % len(self.clients)].session
-            keeper = self.bench.edge.keeper
+            session_store = self.bench.edge.session_store
             if not session.clean:
-                keeper.save(session, urgent=True)
-                keeper.note_life(session)
-                keeper.save_all(session)
+                session_store.save(session, urgent=True)
+                session_store.mark_seen(session)
+                session_store.save_all(session)
 
     def commit(self) -> None:
-        self.bench.edge.keeper.checkpoint(())
+        self.bench.edge.session_store.checkpoint(())
         self.bench.settle()
 
     # what must hold
@@ -162,8 +162,8 @@ def test_publish_of_a_successor_is_not_taken_for_one_of_the_session_before() -> 
     (flow,) = first.session.open_publishes()
     bench.edge.clients.delete(NAME)
     second = Client(bench, NAME, clean=False)
-    first.session.receiver.on_taken(flow)
-    bench.edge.keeper.checkpoint(())
+    first.session.receiver.on_accepted(flow)
+    bench.edge.session_store.checkpoint(())
     bench.settle()
     second.leave()
     bench.settle()

@@ -194,7 +194,7 @@ def test_interest_goes_back_with_the_zone() -> None:
     client.got()
     bench.take()
 
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["a/x"], ["a"])] == bench.take()
     bench.deliver("", "a/x", "live")
@@ -208,7 +208,7 @@ def test_zone_that_goes_while_a_subscribe_is_open_is_asked_at_the_parent() -> No
     bench.online("a")
     client = Client(bench, "c")
     client.subscribe("a/x")
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     before = client.got()
     bench.answer("", "a/x", "a/x=parent")
 
@@ -257,7 +257,7 @@ def test_zone_that_was_granted_again_meanwhile_is_not_forgotten() -> None:
     client.publish("a/x", "in flight")
     bench.take()
     old = bench.route("a")
-    bench.edge.cuts.on_gone(old, is_whole=True)
+    bench.edge.cuts.on_zone_end(old, is_whole=True)
     new = bench.route("a")
 
     assert (True, 3, {"a/x"}, {"a"}) == (
@@ -314,7 +314,7 @@ def test_interest_below_a_zone_that_goes_stands() -> None:
     client.got()
     bench.take()
 
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
 
     assert [("disconnect", "a"), ("", "sync", ["#"], ["a"])] == bench.take()
     assert {"a/b"} == set(bench.route("").cuts or {})

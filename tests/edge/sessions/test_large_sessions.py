@@ -54,8 +54,8 @@ def fill(bench: EdgeBench, *, filters: int, publishes: int) -> Client:
         publish(client, packet_id)
     bench.settle()
     for flow in list(client.session.open_publishes()):
-        client.session.receiver.on_taken(flow)
-    bench.edge.keeper.checkpoint(())
+        client.session.receiver.on_accepted(flow)
+    bench.edge.session_store.checkpoint(())
     bench.settle()
     return client
 
@@ -99,7 +99,7 @@ def test_a_commit_costs_by_what_changed(monkeypatch: pytest.MonkeyPatch) -> None
     client.unsubscribe("f/7")
     publish(client, 2_000)
     (flow,) = (one for one in client.session.open_publishes() if one.packet_id == 2_000)
-    client.session.receiver.on_taken(flow)
+    client.session.receiver.on_accepted(flow)
     client.session.receiver.on_pubrel(7)
     bench.settle()
 
@@ -120,8 +120,8 @@ def test_what_changes_of_a_filter_that_stays_is_kept(is_restarted: bool) -> None
     session = bench.edge.clients.sessions[NAME]
 
     session.subscriptions["f/5"].grant(2)
-    session.subscriptions["f/6"].begin(JournalId("", 1), 7)
-    bench.edge.keeper.save_all(session)
+    session.subscriptions["f/6"].exclude(JournalId("", 1), 7)
+    bench.edge.session_store.save_all(session)
     bench.settle()
 
     assert {NAME: parts_of(session)} == kept(bench)
@@ -150,7 +150,7 @@ def test_one_that_was_kept_as_a_whole_is_read(
     session = after.edge.clients.sessions[NAME]
     assert before == parts_of(session)
 
-    after.edge.keeper.save_all(session)
+    after.edge.session_store.save_all(session)
     after.settle()
 
     assert filters + publishes == rows(after.commit)
@@ -163,7 +163,7 @@ def test_what_is_left_of_a_session_that_ended_goes_bit_by_bit() -> None:
     bench = bench_of()
     client = fill(bench, filters=200, publishes=200)
     steps: list[Iterator[None]] = []
-    bench.edge.keeper.wire_slices(steps.append)
+    bench.edge.session_store.wire_slices(steps.append)
     bench.edge.clients.delete(NAME)
     successor = subscribed(bench, "its")
     assert 400 == rows(bench.commit)
@@ -188,7 +188,7 @@ def test_numbers_are_not_given_twice() -> None:
     after.online("")
     other = Client(after, "other", clean=False)
     other.subscribe(*(f"o/{number}" for number in range(100)))
-    after.edge.keeper.save_all(other.session)
+    after.edge.session_store.save_all(other.session)
     after.settle()
 
     found = kept(after)
@@ -202,7 +202,7 @@ def test_moved_session_takes_its_rows_along_and_leaves_none() -> None:
     client = fill(here, filters=100, publishes=100)
     other = Client(there, "other", clean=False)
     other.subscribe(*(f"o/{number}" for number in range(100)))
-    there.edge.keeper.save_all(other.session)
+    there.edge.session_store.save_all(other.session)
     there.settle()
     before = parts_of(client.session)
     leaving = SessionTransfer(here.edge, PublishBarrier(), MemoryTable(), MemoryTable())
@@ -258,7 +258,7 @@ class Story:
     def taken(self, number: int) -> None:
         for flow in list(self.here().session.open_publishes()):
             if flow.packet_id == number:
-                self.here().session.receiver.on_taken(flow)
+                self.here().session.receiver.on_accepted(flow)
 
     def leave(self, _: int) -> None:
         if self.client is not None:
@@ -283,8 +283,8 @@ class Story:
     def check(self) -> None:
         """All is written, and a start finds it."""
         for session in self.bench.edge.clients.sessions.values():
-            self.bench.edge.keeper.save_all(session)  # else only when zones have confirmed
-        self.bench.edge.keeper.checkpoint(())
+            self.bench.edge.session_store.save_all(session)  # else only when zones have confirmed
+        self.bench.edge.session_store.checkpoint(())
         self.bench.settle()
         sessions = self.bench.edge.clients.sessions
         assert {name: parts_of(session) for name, session in sessions.items()} == kept(self.bench)

@@ -181,11 +181,11 @@ def test_a_session_that_moves_does_not_end() -> None:
     client.got()
     client.leave()
     ledger.take()
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
-    state = moving.freeze("c")
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    state = transfer.freeze("c")
     assert state is not None
     SessionTransfer(there.edge, PublishBarrier(), MemoryTable(), MemoryTable()).adopt("c", state, 2)
-    moving.release("c", b"token")
+    transfer.release("c", b"token")
 
     assert "c" not in bench.edge.clients.sessions
     assert [] == ledger.take()
@@ -198,21 +198,21 @@ def test_what_holds_is_stated_a_few_sessions_at_a_time() -> None:
     for number in range(STATED_AT_ONCE + 1):
         subscribed(bench, "a/#", name=f"c{number}")
     ledger.take()
-    passage = EpochTransition(
+    transition = EpochTransition(
         apex="a",
         left=LogPosition(JournalId("a", 1), FOREVER),
         entered=LogPosition(JournalId("", 1), 4),
     )
-    recording = bench.edge.recording
-    assert recording is not None
-    recording.state(bench.edge.clients.sessions.values())
+    ledger_writer = bench.edge.recording
+    assert ledger_writer is not None
+    ledger_writer.state(bench.edge.clients.sessions.values())
     bench.edge.clients.delete("c0")
     ledger.take()
-    ended = [recording.go_on([passage])]
+    ended = [ledger_writer.advance([transition])]
     told = ledger.rows[0], len(ledger.take())
-    ended.append(recording.go_on([passage]))
+    ended.append(ledger_writer.advance([transition]))
 
-    assert (False, True, False) == (*ended, recording.is_stating)
+    assert (False, True, False) == (*ended, ledger_writer.is_stating)
     expected = LedgerRow(
         LedgerKind.PASSAGE,
         0,

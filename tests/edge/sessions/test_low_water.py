@@ -16,9 +16,9 @@ ROOT, A, OLD = JournalId("", 1), JournalId("a", 1), JournalId("a", 0)
 def look(bench: EdgeBench) -> dict[str, dict[JournalId, int]]:
     """A second passes: what owners are told, by zone."""
     bench.clock.advance(1.0)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.take()
-    bench.edge.low_water.look()
+    bench.edge.low_water.send_marks()
     bench.settle()
     return {event[0]: event[2] for event in bench.take() if event[1] == "keep"}
 
@@ -120,7 +120,7 @@ def test_owner_that_nothing_else_is_wanted_of_is_connected_for_its_marks() -> No
     bench.online("a")
     bench.edge.low_water.wire(lambda: [LogPosition(ROOT, 4)])
     bench.take()
-    bench.edge.low_water.look()
+    bench.edge.low_water.send_marks()
     bench.settle()
     needed = bench.route("").is_needed
     connected = ("connect", "") in bench.take()
@@ -135,15 +135,15 @@ def test_places_of_a_session_that_left_are_kept_until_its_move_is_resolved() -> 
     """By token: a session that has come and gone again is another move."""
     bench = bench_of()
     table = MemoryTable()
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), table)
-    bench.edge.wire(moving.keys, moving.places)
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), table)
+    bench.edge.wire(transfer.keys, transfer.places)
     away(bench, "x", 5)
-    moving.freeze("c")
-    moving.release("c", b"one")
+    transfer.freeze("c")
+    transfer.release("c", b"one")
     before = look(bench)[""]
-    moving.resolved("c", b"other")
+    transfer.resolved("c", b"other")
     kept = list(SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), table).places())
-    moving.resolved("c", b"one")
+    transfer.resolved("c", b"one")
 
     assert {ROOT: 1} == before
     assert [LogPosition(ROOT, 1)] == kept
@@ -156,8 +156,8 @@ def test_session_that_comes_while_others_are_looked_at_counts_at_once() -> None:
     bench = bench_of()
     away(bench, "x", 5)
     low = bench.edge.low_water
-    bench.edge.positions.checkpoint()
-    low.look()
+    bench.edge.cursors.checkpoint()
+    low.send_marks()
     low.lower([LogPosition(ROOT, 0)])
     bench.take()
     bench.settle()

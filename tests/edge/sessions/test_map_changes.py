@@ -48,7 +48,7 @@ def zones(count: int) -> list[str]:
 
 def learn(bench: EdgeBench, *apexes: str) -> None:
     """The root's stream tells of these cuts, one by one or all at once."""
-    bench.edge.cuts.learn(bench.route(""), [cut(apex) for apex in apexes], follow=True)
+    bench.edge.cuts.replace_cuts(bench.route(""), [cut(apex) for apex in apexes], follow=True)
     bench.edge.interests.refresh()
 
 
@@ -104,7 +104,7 @@ def test_cut_costs_the_filters_that_meet_it() -> None:
         bench.edge.cuts.on_cut(bench.route(""), cut("new"))
         assert {"+/y", "new/z"} == bench.route("new").interest.filters
         assert ["new"] == [route.apex for route in taken]
-        bench.edge.cuts.on_gone(bench.route("new"), is_whole=True)
+        bench.edge.cuts.on_zone_end(bench.route("new"), is_whole=True)
         bench.edge.on_resolved(bench.route("z7"), cut("z7"), [cut("z7/x")], 30)
 
     # Each look sees a filter at the most: some four looks for each change, at `new` and in `z7/x`.
@@ -138,9 +138,9 @@ def test_sessions_are_gone_through_once_for_all_cuts() -> None:
     looks: list[int] = []
     everybody = SessionCursors._all
 
-    def counted(positions: SessionCursors) -> Any:
+    def counted(cursors: SessionCursors) -> Any:
         looks.append(1)
-        return everybody(positions)
+        return everybody(cursors)
 
     with mock.patch.object(SessionCursors, "_all", counted):
         learn(bench, *zones(300))
@@ -202,7 +202,7 @@ def test_change_while_another_is_worked_off_is_not_lost() -> None:
     learn(bench, *zones(20))
     bench.work()
     bench.edge.cuts.on_cut(bench.route(""), cut("new"))
-    bench.edge.cuts.on_gone(bench.route("z5"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("z5"), is_whole=True)
     client.subscribe("new/+")
     client.unsubscribe("z1/#")
     work_off(bench)
@@ -231,7 +231,7 @@ def test_hello_has_the_whole_interest() -> None:
         close=lambda reason: None,
         mark_dirty=lambda end: None,
         mark_next=lambda end: None,
-        pressure=bench.pressure,
+        backpressure=bench.pressure,
     )
     end.start(b"token")
     body = frames[0]
@@ -254,7 +254,7 @@ def test_owner_hears_of_claims_with_the_whole_interest() -> None:
     work_off(bench)
     bench.take()
     for apex in zones(10):
-        bench.edge.cuts.on_gone(bench.route(apex), is_whole=True)
+        bench.edge.cuts.on_zone_end(bench.route(apex), is_whole=True)
     work_off(bench)
     syncs = [event for event in bench.take() if event[:2] == ("", "sync")]
 
@@ -345,7 +345,7 @@ class Story:
             above = bench.edge.zones.enclosing(apex)
             bench.edge.cuts.on_cut(above, cut(apex, self._epoch))
         elif kind == 3 and route is not None:
-            bench.edge.cuts.on_gone(route, is_whole=bool(two % 2))
+            bench.edge.cuts.on_zone_end(route, is_whole=bool(two % 2))
         elif kind == 4 and route is not None and route.port is None:
             inside = [a for a in self.APEXES if a.startswith(apex + "/") and two % 3]
             bench.edge.on_resolved(route, cut(apex, route.epoch), [cut(a) for a in inside], 30)

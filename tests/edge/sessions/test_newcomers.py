@@ -23,7 +23,7 @@ class Bench:
                 is_needed=lambda client_id: True, clear=lambda client_id, is_wanted: client_id
             ),
             is_here=lambda client_id: False,
-            arrive=lambda client_id, is_wanted: client_id,
+            take_over=lambda client_id, is_wanted: client_id,
             members=SimpleNamespace(is_only=False),
         )
         clients: Any = SimpleNamespace(

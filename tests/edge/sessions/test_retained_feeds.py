@@ -28,7 +28,7 @@ class Asked:
     def ask(self, count: int, payload: bytes | None = None) -> None:
         """A filter for which so many steps are to be done."""
         subscription = Subscription("t", 0)
-        self.feeds.begin(self._session, subscription, self._go(count, payload), lambda _: None)
+        self.feeds.start(self._session, subscription, self._go(count, payload), lambda _: None)
 
     def _go(self, count: int, payload: bytes | None) -> Iterator[Message | None]:
         for _ in range(count):

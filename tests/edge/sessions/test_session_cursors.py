@@ -49,7 +49,7 @@ def test_session_that_is_away_reads_the_parent_up_to_the_cut_first(is_restarted:
     bench.edge.cuts.on_cut(bench.route(""), cut("a"))
     bench.online("a")
     child_says(bench, 1, 3)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     if is_restarted:
         bench = bench.restart()
@@ -93,7 +93,7 @@ def test_zone_that_was_cut_while_the_node_was_away_is_followed(followed: int, la
     client = subscribed(bench, "a/x")
     root_says(bench, 1, followed)
     client.leave()
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     in_journal(bench, ROOT, "root", followed + 1, 5)
     bench.journals.ends[ROOT] = last
@@ -139,7 +139,7 @@ def test_root_that_lost_its_disk_while_the_node_was_down_is_followed(
     assert told("root", 1, 3) == everything(client)
     client.leave()
     if is_noted:
-        bench.edge.positions.checkpoint()
+        bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     in_journal(bench, JournalId("", 2), "new", 1, 4)
@@ -161,7 +161,7 @@ def test_zone_that_goes_back_is_read_to_its_end_first() -> None:
     client = subscribed(bench, "a/x")
     client.leave()
     child_says(bench, 1, 3)
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     root_says(bench, 1, 2)
     bench.journals.missing[A] = ReadFailure.UNREACHABLE
     client = Client(bench, "c", clean=False)
@@ -244,7 +244,7 @@ def test_part_that_ended_while_the_node_was_away_gates_its_heir(is_known: bool) 
     client = subscribed(bench, "a/x")
     client.leave()
     child_says(bench, 1, 3)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.journals.closed.add(A)
@@ -266,17 +266,17 @@ def test_nothing_is_left_of_a_part_that_everybody_has() -> None:
     client = subscribed(bench, "a/x")
     child_says(bench, 1, 2)
     assert told("child", 1, 2) == client.got()
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     bench.come_back("a")
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
 
     session = bench.edge.clients.sessions["c"]
     assert A not in session.places.behind
-    assert A not in bench.edge.positions.followed
+    assert A not in bench.edge.cursors.followed
 
 
 def test_a_crash_after_the_end_of_a_part_brings_nothing_again() -> None:
@@ -284,11 +284,11 @@ def test_a_crash_after_the_end_of_a_part_brings_nothing_again() -> None:
     bench = bench_of("a")
     client = subscribed(bench, "a/x")
     child_says(bench, 1, 2)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     child_says(bench, 3, 5)
     assert told("child", 1, 5) == everything(client)
     bench.settle()
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     bench.settle()
     bench = bench.restart()
     bench.journals.closed.add(A)
@@ -312,7 +312,7 @@ def cut_off(bench: EdgeBench) -> Client:
 
 def look_again(bench: EdgeBench) -> None:
     """As is done now and then."""
-    bench.edge.backlog.look_for_cut_off(bench.edge.clients.sessions.values())
+    bench.edge.backlog.poll_cut_off(bench.edge.clients.sessions.values())
     bench.settle()
 
 
@@ -326,7 +326,7 @@ def test_part_that_was_cut_off_is_read_when_it_is_back(is_restarted: bool) -> No
     needed = min(place.offset for place in client.session.needs() if place.part == A)
     if is_restarted:
         client.leave()
-        bench.edge.positions.checkpoint()
+        bench.edge.cursors.checkpoint()
         bench.settle()
         bench = bench.restart()
         bench.online("", offset=2)
@@ -347,7 +347,7 @@ def test_part_that_was_cut_off_and_is_live_again_is_read_first() -> None:
     client = cut_off(bench)
     everything(client)
     del bench.journals.missing[A]
-    bench.edge.cuts.on_found(bench.route(""), cut("a", 1))
+    bench.edge.cuts.on_forgotten_cut(bench.route(""), cut("a", 1))
     bench.edge.on_owner(bench.route("a"), 1, None)
     bench.route("a").begin_part(1)
     bench.route("a").reach(5)
@@ -384,12 +384,12 @@ def test_part_that_was_read_to_its_end_is_not_read_again_after_a_restart() -> No
     client = subscribed(bench, "a/x")
     client.leave()
     child_says(bench, 1, 3)
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     bench.journals.closed.add(A)
     client = Client(bench, "c", clean=False)
     assert told("child", 1, 3) == everything(client)
     client.leave()
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.online("")
@@ -409,9 +409,9 @@ def test_session_is_not_current_where_something_is_to_be_taken_first() -> None:
     bench.journals.missing[A] = ReadFailure.UNREACHABLE
     in_journal(bench, A, "child", 3, 4)
     bench.route("a").end_part(1)
-    client.session.places.begin(Cursor(A, 2))
-    client.session.places.begin(Cursor(ROOT, 2, stops=(LogPosition(A, 4),)))
-    bench.edge.positions.wake()
+    client.session.places.add(Cursor(A, 2))
+    client.session.places.add(Cursor(ROOT, 2, stops=(LogPosition(A, 4),)))
+    bench.edge.cursors.wake()
     bench.settle()
     root_says(bench, 3, 6)
     bench.clock.advance(RETRY)

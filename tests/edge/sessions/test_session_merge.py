@@ -7,7 +7,7 @@ import pytest
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
-from txbroker.edge.sessions.session_merge import take_in
+from txbroker.edge.sessions.session_merge import merge_into
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, Subscription
 from txbroker.mqtt.session.session import Session
@@ -35,14 +35,14 @@ def older(bench: EdgeBench, offset: int, *filters: str) -> Session:
     session = bench.edge.clients.new_session("c")
     for topic_filter in filters:
         session.subscriptions[topic_filter] = Subscription(topic_filter, 1)
-    session.places.begin(Cursor(ROOT, offset))
+    session.places.add(Cursor(ROOT, offset))
     return session
 
 
 def merge(bench: EdgeBench, client: Client, other: Session, *in_flight: int) -> None:
     """As it is when the other node's session arrives."""
     added = other.subscriptions.keys() - client.session.subscriptions.keys()
-    confirmed = take_in(client.session, other, [_entry(offset) for offset in in_flight])
+    confirmed = merge_into(client.session, other, [_entry(offset) for offset in in_flight])
     bench.edge.clients.adopt(client.session, added, confirmed)
     for topic_filter in added:
         bench.answer("", topic_filter)
@@ -167,15 +167,15 @@ def test_what_the_older_one_waits_for_in_a_zone_that_is_found_comes(is_here: boo
         client.leave()
     for offset in range(1, 6):
         bench.journals.add(A, offset, Message("a/x", str(offset).encode(), 1))
-    bench.edge.cuts.on_found(bench.route(""), cut("a"))
-    bench.edge.positions.on_found(bench.route(""), cut("a"), None)
+    bench.edge.cuts.on_forgotten_cut(bench.route(""), cut("a"))
+    bench.edge.cursors.on_forgotten_cut(bench.route(""), cut("a"), None)
     bench.edge.on_owner(bench.route("a"), 1, None)
     bench.online("a", offset=5)
     say(bench, 6, 7, "a/x")
     before = everything(client) if is_here else []
     other = bench.edge.clients.new_session("c")
     other.subscriptions["a/x"] = Subscription("a/x", 1)
-    other.places.begin(Cursor(A, 2))
+    other.places.add(Cursor(A, 2))
     merge(bench, client, other)
     if not is_here:
         client = Client(bench, "c", clean=False)
@@ -192,7 +192,7 @@ def test_a_session_that_moved_here_begins_in_a_zone_where_that_answers() -> None
         bench.journals.add(A, offset, Message("a/x", str(offset).encode(), 1))
     moved = bench.edge.clients.new_session("c")
     moved.subscriptions["a/x"] = Subscription("a/x", 1)
-    moved.places.begin(Cursor(ROOT, 0))
+    moved.places.add(Cursor(ROOT, 0))
     bench.know("", "a")
     bench.edge.clients.adopt(moved, ["a/x"])
     client = Client(bench, "c", clean=False)

@@ -121,7 +121,7 @@ def test_retained_messages_for_a_client_that_has_just_left_are_kept() -> None:
 
     assert (1, 1, 3) == kept
     assert ["r:r0", "r:r1", "r:r2"] == everything(client)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     assert (1, 1, 0) == rows(bench)
 
 
@@ -176,7 +176,7 @@ def test_session_that_was_current_goes_on_where_it_was() -> None:
     client = subscribed(bench, "x", qos=2)
     say(bench, 1, 2)
     assert numbers(1, 2) == [p for p in everything(client) if p != "Pubrel"]
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     say(bench, 3, 4)
     bench.settle()
     bench = bench.restart()
@@ -191,14 +191,14 @@ def test_second_crash_before_the_client_is_back_loses_nothing() -> None:
     """The positions go on with those that are here; it has stayed behind."""
     bench = bench_of()
     subscribed(bench, "x")
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.settle()
     bench.online("", offset=0)
     subscribed(bench, "x", name="other")
     say(bench, 1, 5)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.online("", offset=5)
@@ -227,7 +227,7 @@ def test_queue_behind_a_full_window_survives() -> None:
     client = subscribed(bench, "x", qos=1)
     say(bench, 1, 5)
     bench.settle()
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     bench = bench.restart()
     bench.online("", offset=5)
@@ -290,11 +290,11 @@ def test_crash_before_a_client_that_left_is_written_loses_nothing(is_kept: bool)
     say(bench, 1, 3, qos=2)
     assert numbers(1, 3) == client.got()
     bench.clock.advance(40.0)
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     client.leave()
     if is_kept:
-        bench.edge.positions.checkpoint()
+        bench.edge.cursors.checkpoint()
         bench.settle()
     bench.clock.advance(5.0)
     say(bench, 4, 5)
@@ -429,9 +429,9 @@ def test_owners_are_told_what_sessions_need() -> None:
     say(bench, 1, 5)
     here.session.sender.on_pubacks((3,))
     bench.settle()
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.take()
-    bench.edge.low_water.look()
+    bench.edge.low_water.send_marks()
     bench.settle()
     told = {event[0]: event[2] for event in bench.take() if event[1] == "keep"}
 
@@ -448,9 +448,9 @@ def test_message_in_flight_is_kept_by_its_owner() -> None:
     bench.settle()
     for packet_id in (1, 2, 4):
         client.session.sender.on_pubacks((packet_id,))
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.take()
-    bench.edge.low_water.look()
+    bench.edge.low_water.send_marks()
     bench.settle()
 
     assert [("", "keep", {ROOT: 2})] == bench.take()
@@ -464,14 +464,14 @@ def test_part_that_has_ended_is_not_begun_again_after_a_crash(is_away: bool) -> 
     """Neither by an old position of the node, nor by where a subscription began."""
     bench = bench_of("a")
     client = subscribed(bench, "a/x")
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     if is_away:
         client.leave()
     for offset in (1, 2):
         bench.deliver("a", "a/x", str(offset), offset)
     bench.settle()
-    bench.edge.cuts.on_gone(bench.route("a"), is_whole=True)
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
     bench.come_back("a")
     if is_away:
         client = Client(bench, "c", clean=False)
@@ -489,7 +489,7 @@ def test_part_that_was_read_to_its_end_is_not_read_again(is_heard: bool) -> None
     part = JournalId("a", 1)
     bench = bench_of("a")
     client = subscribed(bench, "a/x")
-    bench.edge.positions.checkpoint()
+    bench.edge.cursors.checkpoint()
     bench.settle()
     for offset in (1, 2):
         bench.deliver("a", "a/x", str(offset), offset)

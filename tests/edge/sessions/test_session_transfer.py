@@ -36,11 +36,11 @@ def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
 def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> None:
     """The client was answered when the publish was in the outbox; what became of it is open."""
     bench = EdgeBench("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
 
     def resolved() -> list[bool]:
-        return [moving.is_resolved("c", node) for node in ("before", "other")]
+        return [transfer.is_resolved("c", node) for node in ("before", "other")]
 
     in_doubt = resolved()
     bench.edge.publisher.on_unreachable(bench.route("a"))
@@ -63,15 +63,15 @@ def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> Non
 def test_what_a_session_left_behind_is_not_sent_anew() -> None:
     """Its new node asks what became of it as it was sent here; only a link that is lost tells."""
     bench = bench_of("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     for number in ("1", "2", "3"):
         client.publish("a/x", number, qos=1 + int(number) % 2)
-    moving.freeze("c")
-    moving.release("c", b"token")
+    transfer.freeze("c")
+    transfer.release("c", b"token")
     Client(bench, "other").publish("a/x", "other")
     bench.lose("a")
-    open_zones = moving.remains("c").zones
+    open_zones = transfer.pending_publishes("c").zones
     bench.take()
     owner = bench.online("a")
     ((keys, answered),) = owner.asked
@@ -79,91 +79,94 @@ def test_what_a_session_left_behind_is_not_sent_anew() -> None:
 
     assert ("a",) == open_zones
     assert ["other"] == [event[2] for event in bench.take() if event[1] == "publish"]
-    assert () == moving.remains("c").zones
+    assert () == transfer.pending_publishes("c").zones
 
 
 def test_what_a_session_only_asked_about_here_is_not_put_down_when_it_has_left() -> None:
     """Its next node would never know that it is in an outbox here, and asks the owner itself."""
     bench = EdgeBench("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     moved_with_a_publish_in_doubt(bench)
-    before = moving.remains("c").zones
-    moving.freeze("c")
-    moving.release("c", b"token")
+    before = transfer.pending_publishes("c").zones
+    transfer.freeze("c")
+    transfer.release("c", b"token")
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
 
     assert ("a",) == before
-    assert ((), {}) == (moving.remains("c").zones, bench.edge.unpublished())
+    assert ((), {}) == (transfer.pending_publishes("c").zones, bench.edge.unpublished())
 
 
 def test_what_became_of_a_publish_is_told_to_a_session_that_came_back_and_left_again() -> None:
     """It is one publish, however often the session comes by."""
     bench = bench_of("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
     flow.origin = SENT[0], 1
     for _ in range(2):
-        state = moving.freeze("c")
+        state = transfer.freeze("c")
         assert state is not None
-        moving.release("c", b"token")
-        moving.adopt("c", state, 2)
-    moving.freeze("c")
-    moving.release("c", b"token")
-    before = moving.remains("c")
-    bench.edge.publisher.on_taken(bench.route("a"), 1)
+        transfer.release("c", b"token")
+        transfer.adopt("c", state, 2)
+    transfer.freeze("c")
+    transfer.release("c", b"token")
+    before = transfer.pending_publishes("c")
+    bench.edge.publisher.on_accepted(bench.route("a"), 1)
 
     assert (("a",), ()) == (before.zones, before.taken)
-    assert ((), (FIRST,)) == (moving.remains("c").zones, moving.remains("c").taken)
+    assert ((), (FIRST,)) == (
+        transfer.pending_publishes("c").zones,
+        transfer.pending_publishes("c").taken,
+    )
 
 
 def left_in_doubt() -> tuple[EdgeBench, SessionTransfer, InboundPublish]:
     """A session went, and nobody knows what became of its QoS 2 publish."""
     bench = bench_of("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
     flow.origin = SENT[0], 1
     bench.lose("a")
-    moving.freeze("c")
-    moving.release("c", b"token")
+    transfer.freeze("c")
+    transfer.release("c", b"token")
     bench.commit.commit()
-    return bench, moving, flow
+    return bench, transfer, flow
 
 
 def restarted(bench: EdgeBench, entries: set[OriginId]) -> tuple[EdgeBench, SessionTransfer]:
     """The node died, and these entries of outboxes were safe."""
     after = bench.restart()
-    moving = SessionTransfer(after.edge, PublishBarrier(), after.commit.left, MemoryTable())
-    moving.load(lambda entry: entry in entries)
+    transfer = SessionTransfer(after.edge, PublishBarrier(), after.commit.left, MemoryTable())
+    transfer.load(lambda entry: entry in entries)
     after.commit.commit()
-    return after, moving
+    return after, transfer
 
 
 def test_what_a_session_left_in_the_outbox_is_told_after_a_crash() -> None:
     """Otherwise the next node would ask the owner for what it was sent as first, in vain."""
-    bench, moving, flow = left_in_doubt()
-    in_doubt = moving.remains("c").taken
+    bench, transfer, flow = left_in_doubt()
+    in_doubt = transfer.pending_publishes("c").taken
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
     assert flow.entry is not None
     after, moved = restarted(bench, {flow.entry})
-    told = moved.remains("c").taken, list(moved.keys())
+    told = moved.pending_publishes("c").taken, list(moved.keys())
     moved.resolved("c", b"token")
     after.commit.commit()
     _, later = restarted(after, {flow.entry})
 
     assert () == in_doubt
     assert ((FIRST,), [SENT[0]]) == told
-    assert ((), []) == (later.remains("c").taken, list(later.keys()))
+    assert ((), []) == (later.pending_publishes("c").taken, list(later.keys()))
 
 
 def test_what_did_not_get_to_the_outbox_is_told_by_no_start() -> None:
     """The note is safe before the entry; later, an outbox that is gone has nothing to say."""
-    bench, moving, flow = left_in_doubt()
+    bench, transfer, flow = left_in_doubt()
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.commit.write()
     bench.commit.sync()
@@ -171,40 +174,40 @@ def test_what_did_not_get_to_the_outbox_is_told_by_no_start() -> None:
     after, first = restarted(bench, set())
     _, second = restarted(after, {flow.entry})
 
-    assert ((), ()) == (first.remains("c").taken, second.remains("c").taken)
+    assert ((), ()) == (first.pending_publishes("c").taken, second.pending_publishes("c").taken)
     assert [SENT[0]] == list(second.keys())
 
 
 def test_what_became_of_a_publish_while_its_session_moves_is_told() -> None:
     """Its copy at the new node was made before."""
     bench = bench_of("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = Client(bench, "c", clean=False)
     client.publish("a/x", "1", qos=2)
     (flow,) = client.session.receiver.open()
     flow.origin = SENT[0], 1
     bench.lose("a")
-    moving.freeze("c")
+    transfer.freeze("c")
     bench.edge.publisher.on_unreachable(bench.route("a"))
     bench.settle()
-    moving.release("c", b"token")
+    transfer.release("c", b"token")
     bench.commit.commit()
     _, after = restarted(bench, set())
 
-    assert (FIRST,) == moving.remains("c").taken
-    assert (FIRST,) == after.remains("c").taken
+    assert (FIRST,) == transfer.pending_publishes("c").taken
+    assert (FIRST,) == after.pending_publishes("c").taken
     assert [SENT[0]] == list(after.keys())
 
 
 def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identifier() -> None:
     """The session came back to where it had left the first one, and uses the identifier again."""
     bench = EdgeBench("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     client = moved_with_a_publish_in_doubt(bench)
     (flow,) = client.session.receiver.open()
-    moving.await_remains("c", "before", PendingPublishes(taken=(FIRST,)))
+    transfer.await_remains("c", "before", PendingPublishes(taken=(FIRST,)))
     before = flow.taken, client.got()
-    moving.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
+    transfer.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
 
     assert (False, []) == before
     assert (True, ["Pubrec"]) == (flow.taken, client.got())
@@ -213,9 +216,9 @@ def test_answer_about_an_earlier_publish_answers_no_other_with_its_packet_identi
 def test_answer_of_the_node_before_is_safe_in_the_turn_in_which_it_comes() -> None:
     """That node forgets what it was asked, once it is told that nobody has to know any more."""
     bench = EdgeBench("a")
-    moving = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), bench.commit.left, MemoryTable())
     moved_with_a_publish_in_doubt(bench)
-    moving.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
+    transfer.await_remains("c", "before", PendingPublishes(taken=(PublishOrigin.of(SENT),)))
     bench.settle()
     (flow,) = bench.restart().edge.clients.sessions["c"].receiver.open()
 
@@ -336,7 +339,7 @@ def test_client_that_begins_anew_is_not_answered_for_what_it_published_elsewhere
         bench.take()
     client.publish_as(1, "a/x", payload, dup=dup)
     first = told_and_published(bench, client)
-    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    bench.edge.publisher.on_accepted(bench.route("a"), 1)
 
     assert ([], [payload]) == first
     assert (["Pubrec"], []) == told_and_published(bench, client)
@@ -350,7 +353,7 @@ def test_session_that_takes_in_another_keeps_its_own_publishes(
     bench = bench_of("a")
     client = Client(bench, "c", clean=False)
     client.publish_as(1, "a/x", "own", dup=False)
-    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    bench.edge.publisher.on_accepted(bench.route("a"), 1)
     first = told_and_published(bench, client)
     taken_in(bench)
     client = Client(bench, "c", clean=False)
@@ -372,7 +375,7 @@ def test_publishes_of_the_session_taken_in_are_answered_in_turn() -> None:
     taken_in(bench)
     client.publish_as(1, "a/x", "1", dup=True)
     before = told_and_published(bench, client)
-    bench.edge.publisher.on_taken(bench.route("a"), 1)
+    bench.edge.publisher.on_accepted(bench.route("a"), 1)
     client.session.receiver.on_pubrel(5)
 
     assert [] == before[0]

@@ -107,12 +107,12 @@ def test_a_filter_of_a_subtree_that_is_handed_over_waits() -> None:
     """The next owner would not hear of it (protocol rule 12)."""
     bench = OwnBench()
     bench.open()
-    outgoing = bench.authority.subtrees.prepare("a")
-    bench.authority.subtrees.fence(outgoing)
+    source = bench.authority.subtrees.prepare("a")
+    bench.authority.subtrees.fence(source)
     client = Client(bench, "c")
     client.subscribe("a/x")
     assert [] == client.got()
-    bench.authority.subtrees.roll_back(outgoing)
+    bench.authority.subtrees.roll_back(source)
     assert ["Suback"] == client.got()
 
 

@@ -134,7 +134,7 @@ class World:
 
     def _say_gone(self) -> None:
         if self.bench.edge.zones.get("a") is not None:
-            self.bench.edge.cuts.on_gone(self.bench.route("a"), is_whole=True)
+            self.bench.edge.cuts.on_zone_end(self.bench.route("a"), is_whole=True)
 
     def restore(self) -> None:
         """The node of the zone is restored from a copy of all that it has."""
@@ -195,7 +195,7 @@ class World:
         if apex and not self.is_out:
             self.lingers = True
             self._see_what_is_readable()
-            edge.cuts.on_gone(route, is_whole=False)
+            edge.cuts.on_zone_end(route, is_whole=False)
             return
         self.linked.add(apex)
         self._see_what_is_readable()
@@ -390,7 +390,7 @@ def test_session_that_is_merged_follows_what_this_edge_went_through_without_it()
     """Its earlier node had not heard that the zone's node was restored: nothing is skipped."""
     world = World()
     bench = world.bench
-    moving = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
     world.go_out()
     world.find("a")
     client = subscribed(bench, "a/#")
@@ -398,16 +398,16 @@ def test_session_that_is_merged_follows_what_this_edge_went_through_without_it()
     came = everything(client)
     client.leave()
     bench.settle()
-    state = moving.freeze("c")
+    state = transfer.freeze("c")
     assert state is not None
-    moving.release("c", b"token")
+    transfer.release("c", b"token")
     everywhere(world)
     world.restore()
     everywhere(world)
     world.find("a")
     client = subscribed(bench, "a/#")
     everywhere(world)
-    moving.adopt("c", state, 2)
+    transfer.adopt("c", state, 2)
     world.settle()
     everywhere(world)
 
@@ -467,7 +467,7 @@ def test_any_history(seed: int, is_restored: bool) -> None:
                 client = Client(world.bench, "c", clean=False)
                 is_here = True
             case _:
-                world.bench.edge.positions.checkpoint()
+                world.bench.edge.cursors.checkpoint()
                 world.bench.clock.advance(RETRY)
         if is_here:
             came += everything(client)

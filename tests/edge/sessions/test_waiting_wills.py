@@ -48,7 +48,7 @@ def test_no_client_begins_whose_will_would_be_too_much(
     others = (None, will(qos=0), will("elsewhere"))
     assert [False, True, True, True] == [may_begin(held, one) for one in (will(), *others)]
     held.online("a")
-    held.edge.publisher.on_taken(held.route("a"), count)
+    held.edge.publisher.on_accepted(held.route("a"), count)
     assert may_begin(held, will())
 
 
@@ -58,7 +58,7 @@ def test_wills_that_leave_at_once_are_not_counted(monkeypatch: pytest.MonkeyPatc
     held = bench()
     for _ in range(5):
         Client(held, "c", will=will("elsewhere")).leave(will=True)
-    held.edge.publisher.on_taken(held.route(""), 5)
+    held.edge.publisher.on_accepted(held.route(""), 5)
     leave(held, 1, 0)
 
     assert may_begin(held, will())

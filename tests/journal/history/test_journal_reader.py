@@ -98,9 +98,9 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
     nothing: Any = SimpleNamespace(table=table, journals={}, root=None)
     authority: Any = SimpleNamespace(apex=apex, epoch=1, serving=True)
     reader = JournalReader(
-        disk=nothing,
+        data_directory=nothing,
         authority=None if apex is None else authority,
-        standing=nothing,
+        node_grant=nothing,
         channels=nothing,
         tasks=nothing,
         now=lambda: 0.0,
@@ -135,7 +135,7 @@ def test_who_reads_no_properties_gets_records_without() -> None:
     listed = Message("a/z", b"3", 1, packet=bytes((empty[0] | 0xC0,)) + empty[1:])
     reader = reader_of(DelegationTable("b"))
     disk: Any = Disk(*said, listed)
-    reader._disk = disk
+    reader._data_directory = disk
     for reads_properties in (True, False):
         asked = control_pb2.ReadRequest(
             zone="a", epoch=1, after=10, through=20, reads_properties=reads_properties
@@ -166,9 +166,9 @@ async def test_a_part_of_which_nobody_above_has_heard_is_not_gone() -> None:
     assert [ReadFailure.CUT_OFF] == found
     assert [True, False, True, False] == unheard
     search = _Search(JournalId("a/b", 1), is_owner_known=True)
-    search.note(control_pb2.ReadReply(unheard=True), cut(""))
+    search.record(control_pb2.ReadReply(unheard=True), cut(""))
     verdicts = [search.verdict]
-    search.note(control_pb2.ReadReply(), cut("a"))
+    search.record(control_pb2.ReadReply(), cut("a"))
     assert [ReadFailure.CUT_OFF, ReadFailure.GONE] == [*verdicts, search.verdict]
     assert not reader_of(table, "b").answer(control_pb2.ReadRequest(zone="c", epoch=1)).unheard
 
@@ -205,7 +205,7 @@ async def test_a_part_whose_node_is_silent_is_not_cut_off_with_the_zone_above() 
 
     assert [ReadFailure.UNREACHABLE, ReadFailure.CUT_OFF, ReadFailure.CUT_OFF] == found
     search = _Search(JournalId("a/b", 2), is_owner_known=True)
-    search.note(reader.answer(control_pb2.ReadRequest(zone="a/b", epoch=2)), cut(""))
+    search.record(reader.answer(control_pb2.ReadRequest(zone="a/b", epoch=2)), cut(""))
     verdicts = [search.verdict]
     search.is_open = True
     assert [ReadFailure.CUT_OFF, ReadFailure.UNREACHABLE] == [*verdicts, search.verdict]

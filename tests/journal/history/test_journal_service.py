@@ -46,7 +46,7 @@ class Node:
             durability=durability,
             sync_interval=0.1,
             segment_bytes=64 * 1024,
-            turn=self.turn,
+            flush_queue=self.turn,
             timers=Clock(),
             on_full=lambda *_: None,
             on_failed=lambda error: self.failed.append(str(error)),
@@ -55,9 +55,9 @@ class Node:
         self.authority = SimpleNamespace(apex="z", serving=True, epoch=1)
         loop = asyncio.get_running_loop()
         self.parts = JournalCatalog(
-            disk=self.disk,
+            data_directory=self.disk,
             authority=self.authority,  # type: ignore[arg-type]
-            standing=self.standing,  # type: ignore[arg-type]
+            node_grant=self.standing,  # type: ignore[arg-type]
             now=loop.time,
         )
         self.pace = ReadThrottle()
@@ -68,7 +68,7 @@ class Node:
             counters=Counters(),
             on_failed=self.disk.fail,
         )
-        self.part = self.disk.journals.begin(KEY, None)
+        self.part = self.disk.journals.create(KEY, None)
         self.server = grpc.aio.server()
         self.server.add_generic_rpc_handlers((self.service.handlers(),))
 
@@ -322,7 +322,7 @@ def test_a_part_is_closed_when_nothing_will_be_added(
     async def scenario(node: Node, stub: Any) -> tuple[bool, bool]:
         vars(node.standing).update(standing)
         vars(node.authority).update(authority)
-        part = node.disk.journals.begin(JournalId(*key), None)
+        part = node.disk.journals.create(JournalId(*key), None)
         kept = node.kept(part)
         return kept.is_closed, kept.is_cut_off
 

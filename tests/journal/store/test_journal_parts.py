@@ -65,7 +65,7 @@ class Store:
 
     def part(self) -> JournalPart:
         """A part to work with."""
-        return self.journals.begin(KEY, None)
+        return self.journals.create(KEY, None)
 
 
 # -- appending and reading
@@ -234,11 +234,11 @@ def test_retained_messages_are_found_without_the_others(
 def test_parts_are_there_after_a_start(tmp_path: Path) -> None:
     """With what came before them."""
     store = Store(tmp_path)
-    old = store.journals.begin(KEY, None)
+    old = store.journals.create(KEY, None)
     old.append(message("a"), LIVE, 1, time=0)
     store.end_turn()
     new = JournalId(zone=KEY.zone, epoch=4)
-    store.journals.begin(new, (KEY, 1))
+    store.journals.create(new, (KEY, 1))
     for _ in range(2):
         assert {KEY, new} == set(store.journals.parts)
         parts = [store.journals.parts[key] for key in (KEY, new)]
@@ -252,7 +252,7 @@ def test_a_part_that_is_there_is_begun_once(tmp_path: Path) -> None:
     store = Store(tmp_path)
     part = store.part()
 
-    assert store.journals.begin(KEY, (JournalId(zone="x", epoch=1), 5)) is part
+    assert store.journals.create(KEY, (JournalId(zone="x", epoch=1), 5)) is part
     assert store.journals.get(KEY) is part
     assert part.predecessor is None
     assert store.journals.get(JournalId(zone="x", epoch=1)) is None
@@ -262,7 +262,7 @@ def test_a_dropped_part_is_gone(tmp_path: Path) -> None:
     """With its files; others stay, and it can begin anew."""
     store = Store(tmp_path)
     store.part().append(message("a"), LIVE, 1, time=0)
-    store.journals.begin(JournalId(zone=KEY.zone, epoch=4), None)
+    store.journals.create(JournalId(zone=KEY.zone, epoch=4), None)
     store.part().append(message("b"), LIVE, 2, time=0)
     store.bench.end_turn()  # a sync is to come
     store.part().append(message("c"), LIVE, 3, time=0)
@@ -310,7 +310,7 @@ def test_a_drop_or_a_beginning_cut_short_leaves_nothing(tmp_path: Path) -> None:
 
     assert {} == store.journals.parts
     assert [begun] == list(folder.parent.iterdir())
-    assert store.journals.begin(JournalId(zone=KEY.zone, epoch=5), None).next == 1
+    assert store.journals.create(JournalId(zone=KEY.zone, epoch=5), None).next == 1
 
 
 ZONES = ["", ".", "..", "...", "home", "home/garage", "%2E", "%2e", "ü/ö", "a b", "x" * 3000]
@@ -326,7 +326,7 @@ def test_any_zone_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert not any("/" in name or len(name) > 255 for name in names)
     store = Store(tmp_path)
     for zone in ZONES + long:
-        store.journals.begin(JournalId(zone=zone, epoch=1), None)
+        store.journals.create(JournalId(zone=zone, epoch=1), None)
     store.start()
     assert {*ZONES, *long} == {key.zone for key in store.journals.parts}
 

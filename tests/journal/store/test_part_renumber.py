@@ -74,9 +74,9 @@ def rows(old: JournalId) -> dict[str, dict[bytes, bytes]]:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path)
-    own = store.journals.begin(OLD, None)
+    own = store.journals.create(OLD, None)
     own.append(message("one"), None, 0, time=1)
-    below = store.journals.begin(OTHER, (OLD, 1))
+    below = store.journals.create(OTHER, (OLD, 1))
     below.append(message("two"), None, 0, time=1)
     store.end_turn()
     store.journals.close()

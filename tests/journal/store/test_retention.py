@@ -32,7 +32,7 @@ class Keeping:
         self.journals = Journals(
             folder / "journal", bench.committer, lambda *_: None, segment_bytes=SEGMENT
         )
-        self.part: JournalPart = self.journals.begin(KEY, None)
+        self.part: JournalPart = self.journals.create(KEY, None)
         self.table = MemoryTable()
         self.kept = MemoryTable()
         self.policy = policy
@@ -43,7 +43,7 @@ class Keeping:
             bench.turn.end()
             while bench.work:
                 bench.sync()
-            self.ages.note(b"1 z", self.part.log.written, policy.age)
+            self.ages.mark(b"1 z", self.part.log.written, policy.age)
             self.time += 1
         self.start()
 
@@ -99,7 +99,7 @@ def test_what_sessions_wait_for_stays_within_their_limits(tmp_path: Path) -> Non
     """Then it goes, and is counted once for all who wait."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000))
     for edge, offset in (("a", 20), ("b", 90)):
-        keeping.retention.keep(edge, {KEY: offset})
+        keeping.retention.set_low_water(edge, {KEY: offset})
     kept = keeping.trim()
     keeping.retention.policy = attrs.evolve(POLICY, size=100_000, session_size=400_000)
     first = keeping.trim()
@@ -115,7 +115,7 @@ def test_nothing_goes_that_no_durable_checkpoint_covers(tmp_path: Path, edge: st
     """It alone says what it did to retained values and marks, whoever needs it besides."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000, session_size=100_000))
     if edge is not None:
-        keeping.retention.keep(edge, {KEY: 100})
+        keeping.retention.set_low_water(edge, {KEY: 100})
 
     keeping.retention.trim(KEY, saved=30)
 
@@ -126,7 +126,7 @@ def test_nothing_goes_that_no_durable_checkpoint_covers(tmp_path: Path, edge: st
 def test_marks_of_a_part_that_comes_in_are_the_lower_of_two(tmp_path: Path) -> None:
     """The edge may have told this node already, and not the one that had the part; or both."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000))
-    keeping.retention.keep("a", {KEY: 50})
+    keeping.retention.set_low_water("a", {KEY: 50})
     keeping.retention.inherit("a", KEY, 20)
     keeping.retention.inherit("a", KEY, 40)
 
@@ -136,7 +136,7 @@ def test_marks_of_a_part_that_comes_in_are_the_lower_of_two(tmp_path: Path) -> N
 def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> None:
     """Its sessions have ended by then."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, size=100_000, session_age=50.0))
-    keeping.retention.keep("a", {KEY: 20})
+    keeping.retention.set_low_water("a", {KEY: 20})
     before = keeping.trim()
     keeping.time += 51
 
@@ -151,9 +151,9 @@ def test_edges_are_bounded_in_number_and_time(
     monkeypatch.setattr(retention, "EDGES", 2)
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, session_age=50.0))
     kept = keeping.retention
-    kept.keep("a", {KEY: 20})
+    kept.set_low_water("a", {KEY: 20})
     keeping.time += 30
-    kept.keep("b", {KEY: 30})
+    kept.set_low_water("b", {KEY: 30})
     assert [True, True, False] == [kept.has_room_for(edges) for edges in ("a", "ba", "bc")]
     assert not kept.has_room_to_reserve("z")
 
@@ -168,8 +168,8 @@ def test_edges_are_bounded_in_number_and_time(
 def test_how_long_an_edge_has_not_been_heard(tmp_path: Path) -> None:
     """Beside what it holds back, and its sessions as it named them last."""
     keeping = Keeping(tmp_path, POLICY)
-    keeping.retention.keep("a", {KEY: 20})
-    keeping.retention.note_holders("a", {KEY: (JournalHolder("panel", 20),)})
+    keeping.retention.set_low_water("a", {KEY: 20})
+    keeping.retention.set_holders("a", {KEY: (JournalHolder("panel", 20),)})
     keeping.time += 300
 
     (held,) = keeping.retention.held()
@@ -201,18 +201,18 @@ def test_edges_of_an_earlier_part_need_all_of_one_that_begins(
     """Until they name it, or a later one: marks from before say nothing of what is in it."""
     keeping = Keeping(tmp_path, POLICY)
     kept = keeping.retention
-    kept.keep("a", {KEY: offset})
-    kept.keep("elsewhere", {JournalId("y", 1): 5})
+    kept.set_low_water("a", {KEY: offset})
+    kept.set_low_water("elsewhere", {JournalId("y", 1): 5})
     kept.reserve("z/dead", KEY, 40)
-    kept.begin_part(NEXT)
+    kept.start_part(NEXT)
     if is_restarted:
         keeping.start()
         kept = keeping.retention
-    kept.begin("a", NEXT, 70)
-    kept.keep("a", {KEY: 100})
+    kept.start_edge("a", NEXT, 70)
+    kept.set_low_water("a", {KEY: 100})
     unheard = kept.needs("")
-    kept.keep("a", {KEY: 100, NEXT: 30})
-    kept.keep("a", {KEY: 100})
+    kept.set_low_water("a", {KEY: 100, NEXT: 30})
+    kept.set_low_water("a", {KEY: 100})
 
     reserved = {KEY: 40, NEXT: 0}
     elsewhere = {JournalId("y", 1): 5}
@@ -226,11 +226,11 @@ def test_an_edge_that_names_a_later_part_has_heard_of_the_earlier_ones(tmp_path:
     """A node is restored twice while the edge is away."""
     keeping = Keeping(tmp_path, POLICY)
     kept = keeping.retention
-    kept.keep("a", {KEY: 20})
-    kept.begin_part(NEXT)
-    kept.begin_part(JournalId("z", 3))
+    kept.set_low_water("a", {KEY: 20})
+    kept.start_part(NEXT)
+    kept.start_part(JournalId("z", 3))
     away = kept.needs("")
-    kept.keep("a", {JournalId("z", 3): 0})
+    kept.set_low_water("a", {JournalId("z", 3): 0})
 
     assert {"a": {KEY: 20, NEXT: 0, JournalId("z", 3): 0}} == away
     assert {"a": {JournalId("z", 3): 0}} == kept.needs("")
@@ -239,9 +239,9 @@ def test_an_edge_that_names_a_later_part_has_heard_of_the_earlier_ones(tmp_path:
 def test_a_part_that_begins_makes_no_edge_younger(tmp_path: Path) -> None:
     """A node that is restored each day would keep what dead edges needed for ever."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, session_age=50.0))
-    keeping.retention.keep("a", {KEY: 20})
+    keeping.retention.set_low_water("a", {KEY: 20})
     keeping.time += 30
-    keeping.retention.begin_part(NEXT)
+    keeping.retention.start_part(NEXT)
     keeping.start()
     keeping.time += 21
     keeping.trim()
@@ -261,7 +261,7 @@ def test_an_apex_that_is_reclaimed_again_keeps_what_was_reserved(tmp_path: Path)
 def test_what_an_earlier_version_wrote_is_as_old_as_the_first_look(tmp_path: Path) -> None:
     """Its batches have the time of day, which may have been any."""
     keeping = Keeping(tmp_path, attrs.evolve(POLICY, age=30.0))
-    keeping.ages.keep_only(set())
+    keeping.ages.retain_only(set())
     before = keeping.trim()
     keeping.time += 29
     within = keeping.trim()

@@ -181,12 +181,12 @@ def test_offsets_of_runs_are_not_used_again(
 # -- the zone's store
 
 
-@pytest.mark.parametrize("keeps_qos0", [True, False])
-def test_runs_of_qos_0_are_kept_where_the_key_says_so(tmp_path: Path, keeps_qos0: bool) -> None:
+@pytest.mark.parametrize("stores_qos0", [True, False])
+def test_runs_of_qos_0_are_kept_where_the_key_says_so(tmp_path: Path, stores_qos0: bool) -> None:
     """`journal: all`; with `qos12` and `none` they have no offset. The others are kept."""
 
     async def scenario() -> tuple[list[int], list[str]]:
-        zone = Zone(tmp_path, keeps_qos0=keeps_qos0)
+        zone = Zone(tmp_path, stores_qos0=stores_qos0)
         zone.open(1)
         offsets = [
             zone.store.append_qos0([run("a", qos=0), run("b", qos=0)]),
@@ -200,7 +200,7 @@ def test_runs_of_qos_0_are_kept_where_the_key_says_so(tmp_path: Path, keeps_qos0
         return offsets, found
 
     kept = ([2, 3, 5, 6], list("abcdef")), ([0, 1, 0, 3], list("cdf"))
-    assert kept[not keeps_qos0] == run_apart(scenario())
+    assert kept[not stores_qos0] == run_apart(scenario())
 
 
 def test_runs_are_told_of_when_they_are_durable(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_record_names_the_edge_that_it_came_in_on(tmp_path: Path) -> None:
         arrivals = StagedJournals(
             tmp_path / "arriving", parent.bench.committer, lambda *_: None, segment_bytes=1 << 20
         )
-        arriving = arrivals.begin("")
-        arriving.begin(zone.part.key, None)
+        arriving = arrivals.start("")
+        arriving.start_part(zone.part.key, None)
         for batch in zone.part.log.batches():
             await arriving.append(batch)
         parent.end_turn()
@@ -266,9 +266,9 @@ def test_a_journal_of_another_format_does_not_arrive(tmp_path: Path, other: int)
         return control_pb2.HandBackRequest(part=header)
 
     receiver = JournalReceiver(
-        arrivals.begin(KEY.zone), KEY, is_full=lambda: False, known=lambda _: 0
+        arrivals.start(KEY.zone), KEY, is_full=lambda: False, known=lambda _: 0
     )
-    assert run_apart(receiver.take(part(FORMAT)))
+    assert run_apart(receiver.receive(part(FORMAT)))
     with pytest.raises(StoreError, match=f"comes in format {other}") as error:
-        run_apart(receiver.take(part(other)))
+        run_apart(receiver.receive(part(other)))
     assert "\n" not in str(error.value)

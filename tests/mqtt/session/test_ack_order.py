@@ -14,7 +14,7 @@ def test_new_publish_waits_behind_a_repeat_that_waits() -> None:
     turns.enter(repeat, "x", "", is_repeat=True)
     turns.enter(new, "x", "", is_repeat=False)
 
-    assert [False, True, True] == [turns.has_to_wait(flow) for flow in (first, repeat, new)]
+    assert [False, True, True] == [turns.must_wait(flow) for flow in (first, repeat, new)]
     assert repeat is turns.end(first)
     assert new is turns.end(repeat)
     assert turns.end(new) is None
@@ -29,7 +29,7 @@ def test_topic_keeps_its_place_when_its_zone_is_found() -> None:
     turns.enter(repeat, "a/b/y", "a", is_repeat=True)
     turns.enter(new, "a/b/y", "a/b", is_repeat=False)
 
-    assert turns.has_to_wait(new)
+    assert turns.must_wait(new)
     assert repeat is turns.end(other)
     assert new is turns.end(repeat)
 
@@ -41,7 +41,7 @@ def test_new_publish_has_its_turn_by_itself() -> None:
     turns.enter(first, "x", "", is_repeat=False)
     turns.enter(new, "x", "", is_repeat=False)
 
-    assert not turns.has_to_wait(new)
+    assert not turns.must_wait(new)
 
 
 def test_topics_are_forgotten_when_all_of_them_is_answered() -> None:
@@ -53,7 +53,7 @@ def test_topics_are_forgotten_when_all_of_them_is_answered() -> None:
         repeat, new = InboundPublish(3, 1), InboundPublish(4, 1)
         turns.enter(repeat, f"t/{number}", "", is_repeat=True)
         turns.enter(new, f"t/{number}", f"t/{number}", is_repeat=False)
-        assert turns.has_to_wait(repeat) and turns.has_to_wait(new)
+        assert turns.must_wait(repeat) and turns.must_wait(new)
         assert repeat is turns.end(before) and new is turns.end(repeat)
         before = new
 

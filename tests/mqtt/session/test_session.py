@@ -59,7 +59,7 @@ class Bench:
 
     def save(self) -> None:
         """All is durable now."""
-        self.session.sender.on_saved(self.session.sender.take_unsaved())
+        self.session.sender.on_saved(self.session.sender.dequeue_unsaved())
 
     def take(self) -> list[Packet | str]:
         self._saved()
@@ -402,8 +402,8 @@ def test_publish_is_acknowledged_when_it_is_taken() -> None:
     two = bench.session.receiver.accept(sent("2", 6, 2))
     assert one is not None and two is not None
     before = bench.take()
-    bench.session.receiver.on_taken(two)
-    bench.session.receiver.on_taken(one)
+    bench.session.receiver.on_accepted(two)
+    bench.session.receiver.on_accepted(one)
     bench.session.receiver.on_pubrel(6)
 
     assert ([], [Pubrec(6), Puback(5), Pubcomp(6)]) == (before, bench.take())
@@ -415,7 +415,7 @@ def test_repeated_qos2_is_forwarded_once() -> None:
     flow = bench.session.receiver.accept(sent("1", 6, 2))
     assert flow is not None
     repeats = [bench.session.receiver.accept(sent("1", 6, 2, dup=True)) for _ in range(2)]
-    bench.session.receiver.on_taken(flow)
+    bench.session.receiver.on_accepted(flow)
     owed = bench.take()
     repeats.append(bench.session.receiver.accept(sent("1", 6, 2)))
     late = bench.take()
@@ -433,7 +433,7 @@ def test_repeated_qos1_is_answered_with_the_first() -> None:
     flow = bench.session.receiver.accept(sent("1", 5))
     assert flow is not None
     repeat = bench.session.receiver.accept(sent("1", 5, dup=True))
-    bench.session.receiver.on_taken(flow)
+    bench.session.receiver.on_accepted(flow)
     answers = bench.take()
     again = bench.session.receiver.accept(sent("1", 5, dup=True))
 
@@ -448,9 +448,9 @@ def test_identifier_that_is_used_anew_is_a_new_publish() -> None:
     old = bench.session.receiver.accept(sent("1", 5))
     new = bench.session.receiver.accept(sent("2", 5))
     assert old is not None and new is not None
-    bench.session.receiver.on_taken(old)
+    bench.session.receiver.on_accepted(old)
     before = bench.take()
-    bench.session.receiver.on_taken(new)
+    bench.session.receiver.on_accepted(new)
 
     assert ([], [Puback(5)]) == (before, bench.take())
 
@@ -462,13 +462,13 @@ def test_acknowledgements_are_owed_to_the_present_connection_only() -> None:
     two = bench.session.receiver.accept(sent("2", 6, 2))
     assert one is not None and two is not None
     bench.session.detach()
-    bench.session.receiver.on_taken(one)
+    bench.session.receiver.on_accepted(one)
     on_connect = bench.attach()
     repeats = [
         bench.session.receiver.accept(sent(*args, dup=True)) for args in (("1", 5), ("2", 6, 2))
     ]
     at_once = bench.take()
-    bench.session.receiver.on_taken(two)
+    bench.session.receiver.on_accepted(two)
 
     assert ([], [None, None]) == (on_connect, repeats)
     assert ([Puback(5)], [Pubrec(6)]) == (at_once, bench.take())
@@ -489,13 +489,13 @@ def test_publish_that_comes_again_is_answered_after_what_came_before_it(qos: int
     last = bench.session.receiver.accept(sent("9", 9, qos))
     for flow in (old[0], old[1]):
         assert flow is not None
-        bench.session.receiver.on_taken(flow)
+        bench.session.receiver.on_accepted(flow)
     before = bench.take()
     assert first is not None and old[2] is not None and last is not None
-    bench.session.receiver.on_taken(first)
+    bench.session.receiver.on_accepted(first)
     two = bench.take()
-    bench.session.receiver.on_taken(old[2])
-    bench.session.receiver.on_taken(last)
+    bench.session.receiver.on_accepted(old[2])
+    bench.session.receiver.on_accepted(last)
 
     answer = Puback if qos == 1 else Pubrec
     assert ([], [answer(5), answer(6), answer(7)]) == (before, two)
@@ -509,7 +509,7 @@ def test_publish_that_was_taken_meanwhile_is_answered_in_its_turn() -> None:
         flow = bench.session.receiver.accept(Publish(topic, b"", 1, False, False, packet_id))
         assert flow is not None
         bench.session.detach()
-        bench.session.receiver.on_taken(flow)
+        bench.session.receiver.on_accepted(flow)
         bench.attach()
     bench.session.receiver.accept(Publish("a/z", b"", 1, False, False, 5))
     for packet_id, topic in ((6, "a/x"), (7, "b/x"), (8, "a/y")):
@@ -536,11 +536,11 @@ def test_live_messages_never_pass_those_that_come_from_the_journal() -> None:
     bench = attached()
     session = bench.session
     live = [session.is_live(PART)]
-    session.begin_subscribing()
+    session.start_subscribing()
     live.append(session.is_live(PART))
     session.end_subscribing()
     live.append(session.is_live(PART))
-    session.places.begin(Cursor(PART, 7))
+    session.places.add(Cursor(PART, 7))
     live.append(session.is_live(PART))
     session.places.end(PART)
     live.append(session.is_live(PART))

@@ -37,7 +37,7 @@ def test_queue_that_is_left_begins_nowhere() -> None:
     """Nor is anything of it counted later."""
     window = Window()
     queue(window, HERE, 5)
-    left = window.leave_queue()
+    left = window.discard_queue()
     queue(window, THERE, 2)
 
     assert [LogPosition(HERE, 5)] == left

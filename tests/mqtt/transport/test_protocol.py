@@ -88,20 +88,20 @@ class Bench:
         self.service = MqttService(
             edge=self.edge.edge,
             router=self.edge.router,
-            roaming=alone.roaming,
+            connects=alone.roaming,
             successions=alone.successions,
-            turn=self.turn,
+            flush_queue=self.turn,
             clock=self.clock,
-            pressure=self.edge.pressure,
-            space=self.space,
+            backpressure=self.edge.pressure,
+            watermark=self.space,
             counters=self.edge.counters,
-            strangers=Unauthenticated(self.edge.counters),
+            unauthenticated=Unauthenticated(self.edge.counters),
             halves=HalfPackets(self.edge.counters),
             shares=FairShares(
                 later=lambda action: self.clock.callLater(0, action),
                 now=self.clock.seconds,
                 worked=self.clock.seconds,
-                turn=self.turn,
+                flush_queue=self.turn,
             ),
             make_client_id=lambda: "auto",
             max_packet=1 << 20,
@@ -111,7 +111,7 @@ class Bench:
 
     def set_disk(self, disk: tuple[int, int]) -> None:
         self.disk = disk
-        self.space.look()
+        self.space.measure()
         self.turn.end()
 
     def client(self, name: str = "c", keep_alive: int = 0) -> Dialogue:

@@ -18,19 +18,19 @@ class Looked:
         self.got = b""
 
     def flush(self) -> None:
-        self.got += bytes(self.packet_writer.take())
+        self.got += bytes(self.packet_writer.dequeue())
 
 
 def test_a_crowd_gets_its_output_in_turns_of_their_own() -> None:
     """Whatever of the loop is ready comes in between; nobody has to ask for what is left."""
     later: list[Callable[[], None]] = []
-    turn = FlushQueue(later.append)
-    router = Router(lambda: turn.mark_dirty(outputs))
-    outputs = SocketOutputs(router, turn.mark_next)
+    flush_queue = FlushQueue(later.append)
+    router = Router(lambda: flush_queue.mark_dirty(outputs))
+    outputs = SocketOutputs(router, flush_queue.mark_next)
     crowd = [Looked(router) for _ in range(1_000)]
     for one in crowd:
         one.packet_writer.send(b"1")
-    turn.end()
+    flush_queue.end()
     written, turns = [sum(bool(one.got) for one in crowd)], 0
     while later:
         due, later[:] = later[:], []

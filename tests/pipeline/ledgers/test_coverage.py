@@ -29,12 +29,12 @@ def came_back(last: int, offset: int, part: JournalId = CHILD) -> EpochTransitio
 
 
 def spans(
-    topic_filter: str, events: list[SubscriptionEvent], *passages: EpochTransition
+    topic_filter: str, events: list[SubscriptionEvent], *transitions: EpochTransition
 ) -> set[tuple[JournalId, int, int, str]]:
     """(part, since, until, within) of each."""
     return {
         (span.part, span.since, span.until, span.within)
-        for span in covered(topic_filter, events, passages)
+        for span in covered(topic_filter, events, transitions)
     }
 
 
@@ -92,9 +92,9 @@ def test_a_subscription_comes_back_with_a_zone() -> None:
 
 def test_a_subscription_that_ended_does_not_come_again() -> None:
     """Not when its zone comes back, nor when it goes out at another epoch."""
-    passages = (cut(10), came_back(30, 12), cut(50, AGAIN))
-    whole = spans("a/#", [start(3)], *passages)
-    ended = spans("a/#", [start(3), end(40)], *passages)
+    transitions = (cut(10), came_back(30, 12), cut(50, AGAIN))
+    whole = spans("a/#", [start(3)], *transitions)
+    ended = spans("a/#", [start(3), end(40)], *transitions)
 
     assert {(AGAIN, 0, END, "a"), (ROOT, 12, END, "a"), (CHILD, 0, END, "a")} < whole
     assert not any(part == AGAIN for part, *_ in ended)
@@ -109,14 +109,14 @@ def test_an_older_epoch_says_nothing_of_a_newer_one() -> None:
 def test_a_zone_within_the_zone_that_came_back_goes_out_with_less() -> None:
     """What a passage brought is for its topics; a cut within takes its share."""
     inner = JournalId("a/b", 1)
-    passages = (
+    transitions = (
         came_back(30, 12),
         EpochTransition(apex="a/b", left=LogPosition(ROOT, 20), entered=LogPosition(inner, 0)),
         EpochTransition(
             apex="c", left=LogPosition(ROOT, 20), entered=LogPosition(JournalId("c", 1), 0)
         ),
     )
-    found = spans("#", [start(4, CHILD)], *passages)
+    found = spans("#", [start(4, CHILD)], *transitions)
 
     assert (inner, 0, END, "a/b") in found
     assert not any(part.zone == "c" for part, *_ in found)

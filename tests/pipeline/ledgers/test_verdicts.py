@@ -28,10 +28,10 @@ BACK = EpochTransition(apex="a", left=LogPosition(CHILD, 9), entered=LogPosition
     ],
 )
 def test_a_part_is_passed_or_ahead(
-    reaches: dict[JournalId, int], passages: tuple[EpochTransition, ...], expected: bool
+    reaches: dict[JournalId, int], transitions: tuple[EpochTransition, ...], expected: bool
 ) -> None:
     """By the part itself, by the zone's epoch, or by where its topics went on."""
-    assert expected is has_passed(CHILD, reaches, passages)
+    assert expected is has_passed(CHILD, reaches, transitions)
 
 
 def row(**values: Any) -> dict[str, Any]:

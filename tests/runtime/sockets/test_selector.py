@@ -36,7 +36,7 @@ def watching(end: socket.socket, found: list[bytes]) -> Callable[[], None]:
     selector = Selector.of(asyncio.get_running_loop())
     its = selector.join(wait)
     its.register(end.fileno(), EPOLLIN)
-    return lambda: selector.leave(its)
+    return lambda: selector.remove(its)
 
 
 @on_loop

@@ -72,7 +72,7 @@ class Carried(Peer):
     def connectionMade(self) -> None:
         self.transport.carry(self.packet_reader, self.packet_writer)
 
-    def fed(self) -> None:
+    def on_input(self) -> None:
         frame = self.packet_reader.step()
         if frame is not None:
             self.dataReceived(frame[1])
@@ -109,10 +109,10 @@ async def streams() -> AsyncIterator[Bench]:
     from twisted.internet import reactor
 
     loop = asyncio.get_running_loop()
-    turn = FlushQueue(loop.call_soon)
+    flush_queue = FlushQueue(loop.call_soon)
     router = Router(lambda: None)
-    poller = Poller(reactor.seconds, turn, router.make_sockets())
-    bench = Bench(poller, StreamReactor(reactor, poller), router, turn, None)
+    poller = Poller(reactor.seconds, flush_queue, router.make_sockets())
+    bench = Bench(poller, StreamReactor(reactor, poller), router, flush_queue, None)
 
     class Peers(Factory):
         noisy = False

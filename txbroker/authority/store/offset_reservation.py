@@ -64,7 +64,7 @@ class OffsetReservation:
         self._epoch = part.key.epoch
         self._raise(part.next - 1)
 
-    def pass_offset(self, offset: int) -> None:
+    def raise_bound(self, offset: int) -> None:
         """Raise the bound if the assigned offset comes near it."""
         if offset > self._offset - BLOCK // 2:
             self._raise(offset)

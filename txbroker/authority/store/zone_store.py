@@ -72,11 +72,11 @@ class ZoneStore:
         *,
         node: str,
         zone: str,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         now: Callable[[], int],
         retention: Retention,
         ceiling: OffsetReservation,
-        keeps_qos0: bool,
+        stores_qos0: bool,
         is_short: Callable[[], bool],
         counters: Counters,
     ) -> None:
@@ -87,17 +87,17 @@ class ZoneStore:
         """
         self._zone = zone
         self._node = node
-        self._disk = disk
-        self._journals = disk.journals
-        self._state = disk.tables.table("zone")
-        self._retained = disk.tables.table(RETAINED)
-        self._marks = disk.tables.table("marks")
-        self._unclaimed = disk.tables.table("unclaimed")
-        self._committer = disk.committer
+        self._data_directory = data_directory
+        self._journals = data_directory.journals
+        self._state = data_directory.tables.table("zone")
+        self._retained = data_directory.tables.table(RETAINED)
+        self._marks = data_directory.tables.table("marks")
+        self._unclaimed = data_directory.tables.table("unclaimed")
+        self._committer = data_directory.committer
         self._now = now
         self._retention = retention
         self._ceiling = ceiling
-        self.keeps_qos0 = keeps_qos0
+        self.stores_qos0 = stores_qos0
         self._is_short = is_short
         self._counters = counters
         self._part: JournalPart | None = None
@@ -118,8 +118,8 @@ class ZoneStore:
     def wire(self, authority: Authority) -> None:
         """Connect the authority whose state this store persists."""
         self._authority = authority
-        authority.retained.keep = self._disk.attic.keep
-        authority.retained.now = self._disk.message_clock
+        authority.retained.keep = self._data_directory.attic.store
+        authority.retained.now = self._data_directory.message_clock
 
     def wire_slices(self, work_off: Callable[[Iterator[None]], object]) -> None:
         """
@@ -151,12 +151,12 @@ class ZoneStore:
         own = self._own_part()
         if predecessor is None and own is not None and self._journals.get(key) is None:
             predecessor = LogPosition(own.key, own.next - 1)
-        part = self._journals.begin(key, predecessor)
+        part = self._journals.create(key, predecessor)
         before = part.predecessor
         if before is not None and before[0].zone == self._zone and self._known().epoch != epoch:
             # A crash between the part's beginning and its first commit repeats this step. A zone
             # from another owner brings its interested edges along instead.
-            self._retention.begin_part(key)
+            self._retention.start_part(key)
         if not self._is_of_tables(part):
             self._clear()
         part.node = self._node
@@ -179,9 +179,9 @@ class ZoneStore:
             return 0
         assert self._part is not None
         offset = self._part.append(message, key, sequence, time=self._now())
-        self._ceiling.pass_offset(offset)
+        self._ceiling.raise_bound(offset)
         if message.qos:
-            self._ask()
+            self._request_notification()
         return offset
 
     def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
@@ -193,10 +193,10 @@ class ZoneStore:
         """
         assert self._part is not None
         if not self._is_asked:
-            self._ask()
+            self._request_notification()
             self._time = self._now()
         offset = self._part.append_run(run, key, sequence, time=self._time)
-        self._ceiling.pass_offset(offset + run.count - 1)
+        self._ceiling.raise_bound(offset + run.count - 1)
         return offset
 
     def append_qos0(self, runs: Sequence[PublishRun]) -> int:
@@ -206,37 +206,37 @@ class ZoneStore:
             return 0
         assert self._part is not None
         last = self._part.append_qos0(runs, time=self._now())
-        self._ceiling.pass_offset(last)
+        self._ceiling.raise_bound(last)
         return last
 
     def read(self, after: int, through: int) -> JournalChunk:
         """Return the next records of QoS 1 and 2 above `after` and up to `through`."""
         assert self._part is not None
-        return self._disk.read(self._part, after, through, bound=through)
+        return self._data_directory.read(self._part, after, through, bound=through)
 
-    def note_retained(self, topics: Iterable[str]) -> None:
+    def mark_retained_changed(self, topics: Iterable[str]) -> None:
         """Note that the retained messages of these topics changed."""
         assert self._authority is not None
         for topic in topics:
             self._changed.add(topic)
             self._changed_size += self._authority.retained.size_of(topic) or 0
 
-    def note_unclaimed(self, edges: Iterable[str]) -> None:
+    def store_unclaimed(self, edges: Iterable[str]) -> None:
         """Store the unclaimed inheritances of these edges; durable with the next commit."""
         assert self._authority is not None
         unclaimed = {entry.interest.edge: entry for entry in self._authority.unclaimed()}
         for edge in edges:
             self._put_unclaimed(edge, unclaimed.get(edge))
 
-    def note_reclaimed(self, apex: str, offset: int) -> None:
+    def reserve_reclaimed(self, apex: str, offset: int) -> None:
         """Reserve the records above this offset for edges that are not known here."""
         if self._part is not None:
             self._retention.reserve(apex, self._part.key, offset)
 
-    def note_edge(self, edge: str, offset: int) -> None:
+    def add_edge(self, edge: str, offset: int) -> None:
         """Note that an edge needs records from this offset on; `keep` refines the offset."""
         if self._part is not None:
-            self._retention.begin(edge, self._part.key, offset)
+            self._retention.start_edge(edge, self._part.key, offset)
 
     def has_room_for(self, edges: Collection[str]) -> bool:
         """True if each edge has low-water marks, or there is room for those of all the others."""
@@ -250,7 +250,7 @@ class ZoneStore:
         """Forget the low-water marks of the edge."""
         self._retention.forget(edge)
 
-    def keep(
+    def set_low_water(
         self,
         edge: str,
         places: dict[JournalId, int],
@@ -259,14 +259,14 @@ class ZoneStore:
         """
         Store the low-water marks of an edge: its sessions need the records above these offsets.
         """
-        self._retention.keep(edge, places)
-        self._retention.note_holders(edge, holders)
+        self._retention.set_low_water(edge, places)
+        self._retention.set_holders(edge, holders)
 
     def when_kept(self, action: Callable[[], None]) -> None:
         """Run `action` when the marks stored so far are durable."""
         self._committer.when_durable(action)
 
-    def note_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+    def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         """Store a whole absorbed subtree with its marks; durable with the next commit."""
         authority = self._authority
         assert authority is not None
@@ -281,7 +281,7 @@ class ZoneStore:
         for entry in authority.unclaimed():
             if apex in entry.apexes:
                 self._put_unclaimed(entry.interest.edge, entry)
-                self.note_edge(entry.interest.edge, entry.apexes[apex])
+                self.add_edge(entry.interest.edge, entry.apexes[apex])
         # The journal's records of the subtree up to here date from an earlier time: a replay must
         # skip them.
         self._state.put(_ABSORBED + apex.encode(), self.offset.to_bytes(8))
@@ -340,7 +340,7 @@ class ZoneStore:
         self._when_written.append(lambda: self._sync_checkpoint(action))
         self.checkpoint()
         if self._writing is None:
-            self._tell_written()
+            self._notify_written()
 
     def check(self) -> None:
         """State how far the zone is durable; after the end of a turn."""
@@ -362,7 +362,7 @@ class ZoneStore:
     @property
     def _is_all_told(self) -> bool:
         """True if each record that is waited for is durable, or in a group."""
-        last = 0 if self._authority is None else self._authority.settles_at
+        last = 0 if self._authority is None else self._authority.durable_at
         return last <= max([self._durable, *(offset for _, offset in self._groups)])
 
     def _has_room_for_qos0(self, count: int, size: int) -> bool:
@@ -372,7 +372,7 @@ class ZoneStore:
         QoS 0 has no back-pressure: on a short disk it would use up the reserve, and then the
         memory. A laden committer leaves it out too, so that no publish waits long behind it.
         """
-        if not self.keeps_qos0:
+        if not self.stores_qos0:
             return False
         assert self._part is not None
         if self._is_short() or self._committer.is_laden(self._part.gathered + size):
@@ -380,7 +380,7 @@ class ZoneStore:
             return False
         return True
 
-    def _ask(self) -> None:
+    def _request_notification(self) -> None:
         """Request a notification when the appended records are durable."""
         if not self._is_asked:
             self._is_asked = True
@@ -462,7 +462,7 @@ class ZoneStore:
             self._changed.add(message.topic)
             name = message.topic.encode()
             if message.payload:
-                state.retained[name] = pack(message, self._disk.message_clock.at(time))
+                state.retained[name] = pack(message, self._data_directory.message_clock.at(time))
             else:
                 state.retained.pop(name, None)
 
@@ -485,14 +485,14 @@ class ZoneStore:
                     return
         self._writing = None
         self._put_checkpoint(authority.marks, offset)
-        self._tell_written()
+        self._notify_written()
 
     def _give_up_checkpoint(self) -> None:
         """Move the unwritten topics of the checkpoint under way into the next checkpoint."""
         self._changed |= self._writing or set()
         self._writing = None
 
-    def _tell_written(self) -> None:
+    def _notify_written(self) -> None:
         actions, self._when_written = self._when_written, []
         for action in actions:
             action()
@@ -505,7 +505,7 @@ class ZoneStore:
                 self._saved = max(self._saved, offset)
             action()
 
-        if not self._disk.sync_tables(synced):
+        if not self._data_directory.sync_tables(synced):
             action()
 
     def _save(self, whole: ZoneState) -> None:
@@ -520,7 +520,7 @@ class ZoneStore:
         self._changed.clear()
         self._changed_size = 0
         self._put_checkpoint(whole.marks, self.offset)
-        self._tell_written()
+        self._notify_written()
 
     def _put_checkpoint(self, marks: dict[MarkKey, int], offset: int) -> None:
         """Finish a checkpoint: all changes up to the offset are in the tables."""

@@ -151,7 +151,7 @@ cdef class Input:
         """The run there, where it may go on at once; it ends at `peeked`."""
         return None
 
-    cdef int note(self, Run run) except -1:
+    cdef int record_forwarded(self, Run run) except -1:
         """That went on."""
         return 0
 
@@ -166,7 +166,7 @@ cdef class Input:
         cdef size_t size = PyBytes_GET_SIZE(data)
         return cut(bytes_of(data) + at, size - at, self.max_packet, frame)
 
-    cdef bint keep(self, bytes data, size_t at) except -1:
+    cdef bint buffer_rest(self, bytes data, size_t at) except -1:
         """As in the reference, of what there is from `at` on."""
         cdef Frame frame
         self.is_fed = not at or self.look(data, at, frame) != PART
@@ -309,7 +309,7 @@ cdef class PacketReader(Input):
                 self.has_heard = self.take_plain(plain, MOST_IN_RUN - 1)
             while self.cut(frame):
                 self.has_heard = True
-                if self.session is None or not self.take(frame, serial, plain, others):
+                if self.session is None or not self.process(frame, serial, plain, others):
                     if self.wants_flows:
                         self.has_more = True
                         break
@@ -327,7 +327,7 @@ cdef class PacketReader(Input):
                 self.has_landed = not self.packet_writer.is_direct or self.packet_writer.has_news()
             self.qos0 = self.run(plain, data, serial)
             self.qos12 = self.run(others, data, serial)
-            self.packet_writer.router.tell()
+            self.packet_writer.router.notify_output()
         else:
             self.qos0 = self.qos12 = None
         self.is_fed = self.has_more or self.fault is not None
@@ -354,11 +354,11 @@ cdef class PacketReader(Input):
         self.gather(data, at, plain, MOST_IN_RUN)
         return self.run(plain, data, 0) if self.look(data, self.peeked, frame) == PART else None
 
-    cdef int note(self, Run run) except -1:
+    cdef int record_forwarded(self, Run run) except -1:
         self.packet_writer.router.received += run.entries_.size()
         return 0
 
-    cdef bint take(
+    cdef bint process(
         self, const Frame& frame, uint32_t serial, Gathered& plain, Gathered& others
     ) except -1:
         """Deal with the packet at `at`; False: it is for others."""
@@ -415,7 +415,7 @@ cdef class PacketReader(Input):
             self.wants_flows = self.flows is None
             if not self.takes_qos12 or self.wants_flows or (one.qos == 2 and not self.is_clean):
                 return False
-            if not self.flows.begin(one.packet_id, one.qos, serial):
+            if not self.flows.open_flow(one.packet_id, one.qos, serial):
                 return False
         gathered.add(one, packet[0], self.bytes_at(0), self.at)
         return True
@@ -531,7 +531,7 @@ cdef class LinkReader(Input):
                 self.peeked_left = count_at(body + size - COUNT)
         return at + frame.stop
 
-    cdef int note(self, Run run) except -1:
+    cdef int record_forwarded(self, Run run) except -1:
         self.received += run.size
         self.begun, self.expected = self.peeked_header, self.peeked_left
         return 0

@@ -104,7 +104,7 @@ cdef class PacketWriter:
     def send(self, bytes data not None):
         """Put bytes into the output; they leave in order."""
         self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        self.router.tell()
+        self.router.notify_output()
 
     def send_now(self, bytes data not None):
         """As `send`, but what the socket takes does not wait for the end of the turn."""
@@ -114,7 +114,7 @@ cdef class PacketWriter:
             written = max(written, 0)  # an error is met again, and told, with the rest
         if written < size:
             self.put(PyBytes_AS_STRING(data) + written, size - written)
-            self.router.tell()
+            self.router.notify_output()
 
     cdef int put_qos0(self, Run run, size_t index, size_t stop) except -1:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
@@ -157,10 +157,10 @@ cdef class PacketWriter:
         is_sent = self.is_accepted(PyBytes_GET_SIZE(packet)) and self.may_go()
         if is_sent:
             self.put(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
-        self.router.tell()
+        self.router.notify_output()
         return is_sent
 
-    def take(self):
+    def dequeue(self):
         """All output, which is the caller's from here on."""
         cdef iovec vectors[64]
         cdef size_t count, index, size, done = 0
@@ -315,7 +315,7 @@ cdef class PacketWriter:
         self.note_full(window.is_full())
         return True
 
-    def give(
+    def deliver(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
         int64_t offset, bytes properties not None=b"", *, bint retain=False,
     ):
@@ -323,10 +323,10 @@ cdef class PacketWriter:
         cdef uint32_t number = self.router.part_number(part)
         cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         is_given = self.put_qos12(content, number, offset)
-        self.router.tell()
+        self.router.notify_output()
         return is_given
 
-    def give_again(
+    def redeliver(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
         int64_t offset, bytes properties not None=b"", *, bint retain=False,
     ):
@@ -335,10 +335,10 @@ cdef class PacketWriter:
         cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         if self.is_accepted(content.packet_size()):
             return self.wait(content, number, offset)
-        self.router.tell()
+        self.router.notify_output()
         return True
 
-    def give_first(
+    def deliver_first(
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size,
         bytes properties not None=b"", *, bint retain,
     ):
@@ -347,7 +347,7 @@ cdef class PacketWriter:
         if self.is_accepted(content.packet_size()):
             self.own_window().first.push(content, NONE, 0)
         else:
-            self.router.tell()
+            self.router.notify_output()
 
     cdef Content content_of(
         self, bytes topic, bytes payload, bytes properties, int qos, bint retain, uint32_t size
@@ -379,7 +379,7 @@ cdef class PacketWriter:
     def pump(self):
         """Launch what waits, as far as the window and the output have room."""
         self.launch()
-        self.router.tell()
+        self.router.notify_output()
 
     cdef int launch(self) except -1:
         cdef uint64_t fills
@@ -412,7 +412,7 @@ cdef class PacketWriter:
     def receive(self, uint16_t packet_id):
         """As in the reference."""
         cdef bint is_right = self.receive_one(packet_id)
-        self.router.tell()
+        self.router.notify_output()
         return is_right
 
     cdef bint complete_one(self, uint16_t packet_id) noexcept:
@@ -476,7 +476,7 @@ cdef class Flows:
             self.serial = 1
         return self.serial
 
-    cpdef bint begin(self, uint16_t packet_id, uint8_t qos, uint32_t serial) except -1:
+    cpdef bint open_flow(self, uint16_t packet_id, uint8_t qos, uint32_t serial) except -1:
         """A publish came in, in the run of this number; False: its packet id is not free."""
         if not packet_id:
             raise ValueError("a packet id is not 0")
@@ -486,7 +486,7 @@ cdef class Flows:
         self.open += 1
         return True
 
-    def taken(self, Run run not None, PacketWriter packet_writer):
+    def acknowledge(self, Run run not None, PacketWriter packet_writer):
         """
         A run of this client is safe: PUBACK or PUBREC goes to the packet_writer, in the order of the run.
 
@@ -510,7 +510,7 @@ cdef class Flows:
             else:
                 flow.state = TAKEN
         if packet_writer is not None:
-            packet_writer.router.tell()
+            packet_writer.router.notify_output()
         return others
 
     cdef bint release_one(self, uint16_t packet_id, PacketWriter packet_writer) except -1:
@@ -527,7 +527,7 @@ cdef class Flows:
     def release(self, uint16_t packet_id, PacketWriter packet_writer not None):
         """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
         is_free = self.release_one(packet_id, packet_writer)
-        packet_writer.router.tell()
+        packet_writer.router.notify_output()
         return is_free
 
     def hold(self, uint16_t packet_id):

@@ -118,7 +118,7 @@ cdef class Router:
             raise ValueError("the packet_writer is of another router")
         return Target(session, subscription, packet_writer)
 
-    cdef int tell(self) except -1:
+    cdef int notify_output(self) except -1:
         """Call `on_output` where that is due."""
         if self.is_due and not self.is_quiet:
             self.is_due = False
@@ -187,7 +187,7 @@ cdef class Router:
         """As in the reference."""
         return bool(self.outputs)
 
-    def take_full(self):
+    def dequeue_full(self):
         """Those that passed a high mark since the last call, each once."""
         cdef PacketWriter packet_writer
         if not self.full:
@@ -283,7 +283,7 @@ cdef class Router:
             last = number
         return route
 
-    def taken(self, Run run not None, verdict):
+    def accepted_count(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""
         cdef uint32_t number, last = NONE
         cdef size_t index, stop = 0
@@ -418,7 +418,7 @@ cdef class Router:
             edges = found
         return edges
 
-    def pass_on(self, Run run not None, route, verdict, edge):
+    def forward(self, Run run not None, route, verdict, edge):
         """
         `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
         this edge and no other; None where that is not so, and nothing was done.
@@ -454,7 +454,7 @@ cdef class Router:
                 last = self.alike(run, index, stop)
                 self.give_qos0(run, index, last, ways, sessions, left)
             index = last
-        self.tell()
+        self.notify_output()
         return [(sessions[place], left[place]) for place in range(left.size())]
 
     def fan_out_some(self, list runs not None, Py_ssize_t start, part):
@@ -504,7 +504,7 @@ cdef class Router:
         cdef Run run
         cdef list others, found = []
         for run in runs:
-            others = run.flows.taken(run, run.packet_writer)
+            others = run.flows.acknowledge(run, run.packet_writer)
             if others:
                 found.append((run, others))
         return found
@@ -571,7 +571,7 @@ cdef class Router:
             at += self.ways[at].more + 1
             content.qos = min(target.qos, one.qos)
             content.has_list = target.packet_writer.has_lists()
-            if is_plain and self.give(target.packet_writer, content, part, offset):
+            if is_plain and self.deliver(target.packet_writer, content, part, offset):
                 self.delivered += 1
             else:
                 if target.packet_writer.has_window:
@@ -580,7 +580,7 @@ cdef class Router:
                 left.push_back(<uint32_t>index)
         return 0
 
-    cdef bint give(
+    cdef bint deliver(
         self, PacketWriter packet_writer, const Content& content, uint32_t part, int64_t offset
     ) except -1:
         """Give one message to one client; False: it cannot get it straight."""

@@ -94,7 +94,7 @@ cdef class Sender:
         is_sent = self.can_send()
         if is_sent:
             self.put(run)
-            self.packet_writer.router.tell()
+            self.packet_writer.router.notify_output()
         return is_sent
 
     cdef int put(self, Run run) except -1:
@@ -197,9 +197,9 @@ cdef class Sockets:
             packet_reader = <Input>self.packet_readers[descriptor]
         return packet_reader is not None and self.read_one(packet_reader, descriptor, 0) == FED
 
-    def tell(self):
+    def notify_output(self):
         """As in the reference."""
-        self.router.tell()
+        self.router.notify_output()
         if self.kept:
             kept, self.kept, self.kept_size = self.kept, [], 0
             for keep, runs in kept:
@@ -359,24 +359,24 @@ cdef class Sockets:
             data = packet_reader.joined(read_buffer, size)
             if data is None:
                 return FED
-            if packet_reader.keep(data, self.take(packet_reader, data, now)):
+            if packet_reader.buffer_rest(data, self.forward(packet_reader, data, now)):
                 return 0
         except Exception as error:
             packet_reader.fault = error
         return FED
 
-    cdef size_t take(self, Input packet_reader, bytes data, double now) except? 0:
+    cdef size_t forward(self, Input packet_reader, bytes data, double now) except? 0:
         """Have go on at once what can; where that ends."""
         cdef size_t at = packet_reader.answered(data, 0)
         cdef Run run = packet_reader.peek(data, at)
-        while run is not None and self.pass_on(packet_reader, run):
+        while run is not None and self.forward_run(packet_reader, run):
             at = packet_reader.answered(data, packet_reader.peeked)
             run = packet_reader.peek(data, at)
         if at:
             packet_reader.heard_at = now
         return at
 
-    cdef bint pass_on(self, Input packet_reader, Run run) except -1:
+    cdef bint forward_run(self, Input packet_reader, Run run) except -1:
         """Take a run, if it can go on at once."""
         leave = self.leave
         if isinstance(packet_reader, LinkReader) and (<LinkReader>packet_reader).may_take is not None:
@@ -388,7 +388,7 @@ cdef class Sockets:
                 left = self.send(run)
         if left is None:
             return False
-        packet_reader.note(run)
+        packet_reader.record_forwarded(run)
         if left or self.router.full:
             self.answers.clear()
             self.has_left = True

@@ -56,14 +56,14 @@ class Flows:
         self._serial += 1
         return self._serial
 
-    def begin(self, packet_id: int, qos: int, serial: int) -> bool:
+    def open_flow(self, packet_id: int, qos: int, serial: int) -> bool:
         """Open a flow for a publish of run `serial`; return False if its packet id is not free."""
         if packet_id in self._flows or packet_id in self._held:
             return False
         self._flows[packet_id] = Flow(qos, serial, False)
         return True
 
-    def taken(self, run: OpenRun, packet_writer: PacketWriter | None) -> list[int]:
+    def acknowledge(self, run: OpenRun, packet_writer: PacketWriter | None) -> list[int]:
         """
         Acknowledge a durable run: send PUBACK or PUBREC of each publish, in the order of the run.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from txbroker.core.reference.link_scope import LinkScope
-from txbroker.core.reference.packet_reader import gather, keep
+from txbroker.core.reference.packet_reader import buffer_rest, gather
 from txbroker.core.reference.packets import DUP, Entry, Form, plain_publish
 from txbroker.core.reference.run import Run
 from txbroker.model.publish_run import MOST, Octets
@@ -130,15 +130,15 @@ class LinkReader:
                 return body[:-COUNT], _count_of(body), len(data) - framer.pending
         return None, 0, 0
 
-    def note(self, run: Run) -> int:
+    def record_forwarded(self, run: Run) -> int:
         """Record that `run` was forwarded; return 0, as none of its publishes is a client's."""
         self.received += run.size
         self._begun, self.expected = self._peeked
         return 0
 
-    def keep(self, data: bytes, at: int) -> bool:
+    def buffer_rest(self, data: bytes, at: int) -> bool:
         """Keep the bytes from `at` on; return False if they hold more than a frame's beginning."""
-        self.is_fed = not keep(data, at, self._framer)
+        self.is_fed = not buffer_rest(data, at, self._framer)
         return not self.is_fed
 
     def step(self) -> Run | tuple[int, bytes] | None:

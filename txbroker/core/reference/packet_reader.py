@@ -5,9 +5,9 @@ Before `open`, the caller handles every packet. After `open`, the reader handles
 acknowledgements that need no decision. Bytes take one of two paths:
 
 - the full path: `feed` appends the bytes (`is_fed`), and `step` processes them;
-- the direct path of `Sockets`: `joined`, `answered`, `peek` and `note` handle acknowledgements and
-  runs of QoS 0 at once. `keep` passes the rest to the full path. The direct path is closed while
-  `is_fed` is True, as later bytes must not overtake earlier ones.
+- the direct path of `Sockets`: `joined`, `answered`, `peek` and `record_forwarded` handle
+  acknowledgements and runs of QoS 0 at once. `buffer_rest` passes the rest to the full path. The
+  direct path is closed while `is_fed` is True, as later bytes must not overtake earlier ones.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class PacketReader:
         try:
             for first_byte, body in self._framer.frames():
                 self.has_heard = True
-                if not self._take(first_byte, body, gathered, serial):
+                if not self._process(first_byte, body, gathered, serial):
                     if self.wants_flows:
-                        self._framer.put_back()
+                        self._framer.unread()
                         self.has_more = True
                         break
                     found = first_byte, body
@@ -160,7 +160,7 @@ class PacketReader:
         self.has_landed = False
         with suppress(ProtocolViolation):
             for first_byte, body in framer.frames():
-                if not self._take_answer(first_byte, body):
+                if not self._process_answer(first_byte, body):
                     break
                 at = len(data) - framer.pending
         if self.has_landed:
@@ -181,26 +181,26 @@ class PacketReader:
             return None
         return run, len(run.data)
 
-    def note(self, run: Run) -> int:
+    def record_forwarded(self, run: Run) -> int:
         """Record that `run` was forwarded; return the number of its client publishes."""
         return run.count
 
-    def keep(self, data: bytes, at: int) -> bool:
+    def buffer_rest(self, data: bytes, at: int) -> bool:
         """Keep the bytes from `at` on; return False if they hold more than a packet's beginning."""
-        self.is_fed = not keep(data, at, self._framer)
+        self.is_fed = not buffer_rest(data, at, self._framer)
         return not self.is_fed
 
-    def _take(
+    def _process(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
         """Process one packet; return False if the caller must handle it."""
         if self._session is None:
             return False
         if first_byte >> 4 == 3:
-            return self._take_publish(first_byte, body, gathered, serial)
-        return self._take_answer(first_byte, body)
+            return self._process_publish(first_byte, body, gathered, serial)
+        return self._process_answer(first_byte, body)
 
-    def _take_answer(self, first_byte: int, body: bytes) -> bool:
+    def _process_answer(self, first_byte: int, body: bytes) -> bool:
         """Process an acknowledgement; return False if the caller must handle the packet."""
         if len(body) != 2 or body == b"\0\0":
             return False
@@ -228,7 +228,7 @@ class PacketReader:
             return False
         return True
 
-    def _take_publish(
+    def _process_publish(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
         one = plain_publish(first_byte, body, 0, form=self._form)
@@ -239,7 +239,7 @@ class PacketReader:
             is_taken = self.takes_qos12 and (one.qos == 1 or self._is_clean)
             if not is_taken or self._flows is None:
                 return False
-            if not self._flows.begin(one.packet_id, one.qos, serial):
+            if not self._flows.open_flow(one.packet_id, one.qos, serial):
                 return False
         gathered[one.qos > 0].add(one, bytes((first_byte,)) + encode_length(len(body)) + body)
         return True
@@ -286,7 +286,7 @@ def gather(
     return gathered
 
 
-def keep(data: bytes, at: int, framer: Framer) -> bool:
+def buffer_rest(data: bytes, at: int, framer: Framer) -> bool:
     """
     Feed the bytes from `at` on to the framer; return False if `step` must process them.
 

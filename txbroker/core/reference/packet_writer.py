@@ -11,7 +11,7 @@ After `open_window`, a message of QoS 1 or 2 passes these states:
 - *sent* (`SENT`): in flight under a packet id. PUBACK ends QoS 1, PUBREC moves QoS 2 on;
 - *released* (`RELEASED`): PUBREL was sent. PUBCOMP ends the flight.
 
-`give` sends a live message at once if no message waits and the window has room.
+`deliver` sends a live message at once if no message waits and the window has room.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class PacketWriter:
         self.send(packet)
         return True
 
-    def take(self) -> Octets:
+    def dequeue(self) -> Octets:
         """Remove and return all output; the result may be a view of bytes that were read."""
         output, self._output = bytes(self._output), bytearray()
         return output
@@ -223,7 +223,7 @@ class PacketWriter:
         """True if the queue is so short that the session should read more messages."""
         return len(self._queue) < QUEUE_MESSAGES // 2
 
-    def give(
+    def deliver(
         self,
         topic: bytes,
         payload: bytes,
@@ -251,7 +251,7 @@ class PacketWriter:
         self._wait(waiting)
         return True
 
-    def give_again(
+    def redeliver(
         self,
         topic: bytes,
         payload: bytes,
@@ -272,7 +272,7 @@ class PacketWriter:
         self._wait(waiting)
         return True
 
-    def give_first(
+    def deliver_first(
         self,
         topic: bytes,
         payload: bytes,

@@ -182,7 +182,7 @@ class StoredRecords:
                     raise Malformed(ORDER)
                 who = publishers[opened.places[index] if opened.places is not None else 0]
                 raw = body[one.topic : one.topic_end]
-                if not self._take(first + place, body[at : one.end], raw, who):
+                if not self._examine(first + place, body[at : one.end], raw, who):
                     return False
             at = one.end
         if at != len(body):
@@ -192,7 +192,7 @@ class StoredRecords:
     def _has_room(self, count: int, size: int) -> bool:
         return count <= self._most and size <= self._room
 
-    def _take(self, offset: int, packet: bytes, raw: bytes, who: tuple[str, str]) -> bool:
+    def _examine(self, offset: int, packet: bytes, raw: bytes, who: tuple[str, str]) -> bool:
         """Examine the next record, and add it if wanted; return True if another one fits."""
         self.through = offset
         self._is_begun = True

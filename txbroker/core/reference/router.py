@@ -83,7 +83,7 @@ class Router:
     `received` counts publishes of clients. `delivered` counts messages that went directly to
     clients, once per client. `fills` counts how often a window became full. The node calls
     `send_outputs` at the end of a turn. While `is_quiet` is True, `on_output` is postponed until
-    `tell`.
+    `notify_output`.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -147,13 +147,13 @@ class Router:
     def _note_output(self, packet_writer: PacketWriter) -> None:
         if not self._outputs:
             self._is_due = True
-            self.tell()
+            self.notify_output()
         self._outputs.append(packet_writer)
 
     def _count_fill(self) -> None:
         self.fills += 1
 
-    def tell(self) -> None:
+    def notify_output(self) -> None:
         """Call `on_output` if due."""
         if self._is_due and not self.is_quiet:
             self._is_due = False
@@ -201,10 +201,10 @@ class Router:
 
     @property
     def is_full(self) -> bool:
-        """True if `take_full` would return any packet writer."""
+        """True if `dequeue_full` would return any packet writer."""
         return bool(self._full)
 
-    def take_full(self) -> list[PacketWriter]:
+    def dequeue_full(self) -> list[PacketWriter]:
         """Return the packet writers that passed a high mark since the last call, each once."""
         full = self._full[:]
         self._full.clear()
@@ -216,7 +216,7 @@ class Router:
         """Split a run by route, in order; return the run itself if one route gets all of it."""
         return _grouped(run, [self.routes.find(topic) for topic in run.topics()])
 
-    def taken(self, run: Run, verdict: Any) -> int:
+    def accepted_count(self, run: Run, verdict: Any) -> int:
         """Return the number of messages at the start of a run with this verdict of `bounds`."""
         for index, topic in enumerate(run.topics()):
             if self.bounds.find(topic) is not verdict:
@@ -271,7 +271,7 @@ class Router:
                 return None
         return found[0]
 
-    def pass_on(
+    def forward(
         self, run: Run, route: Any, verdict: Any, edge: Any
     ) -> list[tuple[Any, int]] | None:
         """
@@ -301,7 +301,7 @@ class Router:
                 else:
                     best[target.session] = known[0], is_plain
             for session, (target, is_plain) in best.items():
-                if is_plain and self._give(target, run, index, one, part):
+                if is_plain and self._deliver(target, run, index, one, part):
                     self.delivered += 1
                 else:
                     # A later message must not overtake this one, which the journal still has.
@@ -350,12 +350,12 @@ class Router:
         found = []
         for run in runs:
             assert run.flows is not None
-            others = run.flows.taken(run, run.packet_writer)
+            others = run.flows.acknowledge(run, run.packet_writer)
             if others:
                 found.append((run, others))
         return found
 
-    def _give(self, target: Target, run: Run, index: int, one: Entry, part: Any) -> bool:
+    def _deliver(self, target: Target, run: Run, index: int, one: Entry, part: Any) -> bool:
         packet_writer = target.packet_writer
         qos = min(target.qos, one.qos)
         if not packet_writer.is_direct or (qos and not packet_writer.has_window):
@@ -366,7 +366,7 @@ class Router:
             packet_writer.send_qos0(packet_writer.encode_qos0(topic, payload, properties))
             return True
         size = len(topic) + len(payload) + len(properties) + OVERHEAD
-        if packet_writer.give(topic, payload, qos, size, part, run.offset(index), properties):
+        if packet_writer.deliver(topic, payload, qos, size, part, run.offset(index), properties):
             return True
         packet_writer.is_direct = False
         return False

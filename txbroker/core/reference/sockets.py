@@ -7,8 +7,8 @@ all go by the same route. Also each link on the way must have room. A delivery f
 the clients of this node, if `may_take` allows. Other bytes go to the packet reader, and the caller
 receives the descriptor with `FED`.
 
-Calls of `on_output` and runs for the journal are postponed until `tell`, so that they are handled
-together.
+Calls of `on_output` and runs for the journal are postponed until `notify_output`, so that they are
+handled together.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Switch(Protocol):
     def is_full(self) -> bool:
         """True if a packet writer has passed its high mark."""
 
-    def tell(self) -> None:
+    def notify_output(self) -> None:
         """Call `on_output` if due."""
 
     def send_all(self) -> bool:
@@ -196,9 +196,9 @@ class Sockets:
         packet_reader = self._packet_readers.get(descriptor)
         return packet_reader is not None and self._read(packet_reader, descriptor, 0.0) == FED
 
-    def tell(self) -> None:
+    def notify_output(self) -> None:
         """Call `on_output` and journal runs, where `wait` has postponed both."""
-        self._router.tell()
+        self._router.notify_output()
         kept, self._kept = self._kept, []
         for keep, run in kept:
             keep([run])
@@ -217,8 +217,8 @@ class Sockets:
 
         Return the descriptors for the caller, or None. Each has its events of `epoll`, or `FED` if
         its bytes are in the packet reader. A further piece of a long incomplete packet may be
-        missing. The caller must first call `tell`, even for an empty list. `interest` has EPOLLIN
-        for each descriptor that may be read.
+        missing. The caller must first call `notify_output`, even for an empty list. `interest` has
+        EPOLLIN for each descriptor that may be read.
 
         Runs for the journal may wait up to 10 ms to be journaled together, but never until other
         code runs. If the ready connections have more than the turn's work, some are not read: those
@@ -256,18 +256,18 @@ class Sockets:
                 packet_reader.feed(data)
                 return FED
             whole = packet_reader.joined(data)
-            if whole is not None and packet_reader.keep(
-                whole, self._take(packet_reader, whole, now)
+            if whole is not None and packet_reader.buffer_rest(
+                whole, self._forward(packet_reader, whole, now)
             ):
                 return 0
         except Exception as error:
             packet_reader.fault = error  # An error of one connection must not stop the others.
         return FED
 
-    def _take(self, packet_reader: PacketReader | LinkReader, data: bytes, now: float) -> int:
+    def _forward(self, packet_reader: PacketReader | LinkReader, data: bytes, now: float) -> int:
         """Forward the runs at the start of `data`; return the number of bytes forwarded."""
         at = packet_reader.answered(data)
-        while (peeked := packet_reader.peek(data[at:])) is not None and self._pass_on(
+        while (peeked := packet_reader.peek(data[at:])) is not None and self._forward_run(
             packet_reader, peeked[0]
         ):
             at += peeked[1]
@@ -276,7 +276,7 @@ class Sockets:
             packet_reader.heard_at = now
         return at
 
-    def _pass_on(self, packet_reader: PacketReader | LinkReader, run: Run) -> bool:
+    def _forward_run(self, packet_reader: PacketReader | LinkReader, run: Run) -> bool:
         """Forward a run; return False if it must wait for the caller."""
         leave = self._leave
         if isinstance(packet_reader, LinkReader) and packet_reader.may_take is not None:
@@ -288,7 +288,7 @@ class Sockets:
                 left = self._send(run)
         if left is None:
             return False
-        self._router.received += packet_reader.note(run)
+        self._router.received += packet_reader.record_forwarded(run)
         if left or self._router.is_full:
             self._answers.clear()
             self._has_left = True

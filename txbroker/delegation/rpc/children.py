@@ -45,7 +45,7 @@ class Child:
         self._has_news = False
         self.outbox: asyncio.Queue[JoinReply | None] = asyncio.Queue(maxsize=1_000)
 
-    def tell(self, reply: JoinReply | None) -> None:
+    def send(self, reply: JoinReply | None) -> None:
         """
         Queue a reply to the child; None ends its stream. A child with a full outbox is cut off.
         """
@@ -113,12 +113,12 @@ async def other_life(
     return known.grpc if is_other else None
 
 
-def who_to_wire(standing: NodeGrant) -> control_pb2.Who:
+def who_to_wire(node_grant: NodeGrant) -> control_pb2.Who:
     """Return this node's name, zone, identity and life."""
     return control_pb2.Who(
-        node=standing.node,
-        owns_zone=standing.zone is not None,
-        zone=standing.zone or "",
-        identity=standing.identity,
-        life=standing.life,
+        node=node_grant.node,
+        owns_zone=node_grant.zone is not None,
+        zone=node_grant.zone or "",
+        identity=node_grant.identity,
+        life=node_grant.life,
     )

@@ -22,7 +22,7 @@ PATIENCE = 2.0
 
 
 async def living_twin(
-    standing: NodeGrant, channels: Channels, addresses: Iterable[str]
+    node_grant: NodeGrant, channels: Channels, addresses: Iterable[str]
 ) -> str | None:
     """
     Return the address of another living process with this node's data, or None.
@@ -30,25 +30,25 @@ async def living_twin(
     The search asks each of `addresses`, and the parent address that each child names. None: no
     asked address has such a process.
     """
-    known = {address for address in addresses if address != standing.grpc}
+    known = {address for address in addresses if address != node_grant.grpc}
     told = await asyncio.gather(
-        *(_status(channels, cut.grpc, cut.node) for cut in standing.table.cuts())
+        *(_status(channels, cut.grpc, cut.node) for cut in node_grant.table.cuts())
     )
     for reply in told:
-        if reply is not None and reply.lineage and reply.lineage[-1].node == standing.node:
+        if reply is not None and reply.lineage and reply.lineage[-1].node == node_grant.node:
             known.add(reply.lineage[-1].grpc)
-    known.discard(standing.grpc)
+    known.discard(node_grant.grpc)
     for address in sorted(known):
-        reply = await _status(channels, address, standing.node)
-        if reply is not None and is_twin(standing, reply.who):
+        reply = await _status(channels, address, node_grant.node)
+        if reply is not None and is_twin(node_grant, reply.who):
             return address
     return None
 
 
-def is_twin(standing: NodeGrant, who: control_pb2.Who) -> bool:
+def is_twin(node_grant: NodeGrant, who: control_pb2.Who) -> bool:
     """True if `who` is another process with this node's data or with a copy of the data."""
-    is_same = (who.node, who.identity) == (standing.node, standing.identity)
-    return is_same and who.life != standing.life
+    is_same = (who.node, who.identity) == (node_grant.node, node_grant.identity)
+    return is_same and who.life != node_grant.life
 
 
 async def _status(channels: Channels, address: str, node: str) -> control_pb2.StatusReply | None:

@@ -50,20 +50,20 @@ class DivergentBranch:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
-        disk: DataDirectory,
+        node_grant: NodeGrant,
+        data_directory: DataDirectory,
         retention: Retention,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         on_settled: Callable[[], None],
         now: Callable[[], int],
     ) -> None:
-        self._standing = standing
-        self._disk = disk
+        self._node_grant = node_grant
+        self._data_directory = data_directory
         self._retention = retention
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._on_settled = on_settled
         self._now = now
-        self._table = disk.tables.table("divergent")
+        self._table = data_directory.tables.table("divergent")
         self._lock = asyncio.Lock()
 
     def held(self) -> set[JournalId]:
@@ -80,7 +80,7 @@ class DivergentBranch:
 
     # from operators
 
-    async def look(self, zone: str) -> control_pb2.DivergentReply:
+    async def missing_messages(self, zone: str) -> control_pb2.DivergentReply:
         """Return the branch's messages that some edge may lack; raises `DivergentError`."""
         async with self._lock:
             branch = self._branch_of(zone)
@@ -108,7 +108,7 @@ class DivergentBranch:
         async with self._lock:
             branch = self._branch_of(zone)
             self._table.put(f"{branch.epoch} {zone}".encode(), self._now().to_bytes(8))
-            await self._disk.committer.drain()
+            await self._data_directory.committer.drain()
             log.warning("divergent.replayed", zone=zone, epoch=branch.epoch)
             self._settle()
             return control_pb2.DivergentReply(done=True, epoch=branch.epoch)
@@ -117,8 +117,8 @@ class DivergentBranch:
         """Delete the branch; raises `DivergentError`, `StoreError`."""
         async with self._lock:
             branch = self._branch_of(zone)
-            if branch in self._disk.journals.parts:
-                self._disk.journals.drop(branch)
+            if branch in self._data_directory.journals.parts:
+                self._data_directory.journals.drop(branch)
             log.warning("divergent.dropped", zone=zone, epoch=branch.epoch)
             self._settle()
             return control_pb2.DivergentReply(done=True, epoch=branch.epoch)
@@ -127,26 +127,26 @@ class DivergentBranch:
 
     @property
     def _branch(self) -> JournalId | None:
-        standing = self._standing
-        if not standing.divergent or standing.zone is None:
+        node_grant = self._node_grant
+        if not node_grant.divergent or node_grant.zone is None:
             return None
-        return JournalId(standing.zone, standing.divergent)
+        return JournalId(node_grant.zone, node_grant.divergent)
 
     def _branch_of(self, zone: str) -> JournalId:
         branch = self._branch
         if branch is None or branch.zone != zone:
             raise DivergentError(
-                f"node {self._standing.node!r} has no divergent branch of zone {zone!r}"
+                f"node {self._node_grant.node!r} has no divergent branch of zone {zone!r}"
             )
         return branch
 
     def _settle(self) -> None:
-        self._standing.settle()
+        self._node_grant.record_settled()
         self._on_settled()
-        self._turn.end()
+        self._flush_queue.end()
 
     def _unseen(self, branch: JournalId) -> Iterator[tuple[Message, int]]:
-        part = self._disk.journals.get(branch)
+        part = self._data_directory.journals.get(branch)
         return iter(()) if part is None else _above(part, self._retention.lowest(branch))
 
 

@@ -30,13 +30,13 @@ class EdgeRetirement:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         members: Members,
         channels: Channels,
         departure: NodeRetirement,
         children: Callable[[], Collection[str]],
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._members = members
         self._channels = channels
         self._departure = departure
@@ -44,9 +44,9 @@ class EdgeRetirement:
 
     async def run(self) -> None:
         """Move all state that other nodes need, and leave the members; raises `RetireError`."""
-        standing = self._standing
-        assert standing.parent is not None, "a pure edge has a parent"
-        parent = self._channels.stub(standing.parent)
+        node_grant = self._node_grant
+        assert node_grant.parent is not None, "a pure edge has a parent"
+        parent = self._channels.stub(node_grant.parent)
         below = sorted(self._children())
         if below:
             raise RetireError(f"node {below[0]!r} has joined here; give it another `parent` first")
@@ -54,24 +54,25 @@ class EdgeRetirement:
         try:
             status = await parent.Status(control_pb2.StatusRequest(), timeout=CALL_TIMEOUT)
             if self._members.get(status.node) is None:
-                raise RetireError(f"node {standing.node!r} has not joined its parent yet")
+                raise RetireError(f"node {node_grant.node!r} has not joined its parent yet")
             if not status.HasField("who"):
                 raise RetireError(
-                    f"parent {standing.parent} runs an earlier txbroker, which lets no node without"
+                    f"parent {node_grant.parent} runs an earlier txbroker, which lets no node "
+                    "without"
                     " a zone go; upgrade it first"
                 )
             await self._departure.clear(status.node)
             self._departure.resign()
-            await self._departure.settle()
-            request = control_pb2.ForgetRequest(node=standing.node, leaves=True)
+            await self._departure.await_durable()
+            request = control_pb2.ForgetRequest(node=node_grant.node, leaves=True)
             reply = await parent.Forget(request, timeout=CALL_TIMEOUT)
             if not reply.done:
                 raise RetireError(reply.reason)
             is_done = True
         except grpc.aio.AioRpcError as error:
             reason = describe(error)
-            raise RetireError(f"parent {standing.parent} cannot be reached: {reason}") from error
+            raise RetireError(f"parent {node_grant.parent} cannot be reached: {reason}") from error
         finally:
             if not is_done:
-                self._departure.stay()
+                self._departure.undo()
         log.info("edge.retired", heir=status.node)

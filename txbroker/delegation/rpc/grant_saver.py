@@ -24,8 +24,8 @@ REST = 10
 class GrantSaver:
     """Saves the node grant soon: at once if the last save is long past."""
 
-    def __init__(self, standing: NodeGrant, tasks: Tasks) -> None:
-        self._standing = standing
+    def __init__(self, node_grant: NodeGrant, tasks: Tasks) -> None:
+        self._node_grant = node_grant
         self._tasks = tasks
         self._due = 0.0
         self._is_waiting = False
@@ -50,12 +50,12 @@ class GrantSaver:
         try:
             self._save()
         except StoreError as error:
-            log.error("state.unsaved", reason=str(error))
+            log.error("state.write_failed", reason=str(error))
 
     def _save(self) -> None:
         begun = time.monotonic()
         try:
-            self._standing.save()
+            self._node_grant.save()
         finally:
             now = time.monotonic()
             self._due = now + REST * (now - begun)

@@ -53,25 +53,25 @@ class HandBackChild:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority,
         channels: Channels,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         retention: Retention,
         departure: NodeRetirement,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         router: asyncio.Lock,
         ownership: asyncio.Lock,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
         self._channels = channels
         self._retention = retention
         self._departure = departure
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._router = router
         self._sender = JournalSender(
-            disk, authority.apex, JournalId(authority.apex, authority.epoch)
+            data_directory, authority.apex, JournalId(authority.apex, authority.epoch)
         )
         self._ownership = ownership
         self._is_fenced = False
@@ -80,13 +80,13 @@ class HandBackChild:
         """
         Give the zone to the parent and return after the parent's commit; raises `RetireError`.
         """
-        parent = self._standing.parent
+        parent = self._node_grant.parent
         assert parent is not None, "the root does not retire"
-        call = open_stream(_parent_stub(self._channels, self._standing).HandBack)
+        call = open_stream(_parent_stub(self._channels, self._node_grant).HandBack)
         is_done = False
         try:
             await self._copy_journal(call)
-            await self._leave(call)
+            await self._clear_out(call)
             # Publishes that edges inherited here and have not claimed yet would not move along.
             apex, subtrees = self._authority.apex, self._authority.subtrees
             await wait_until(lambda: not subtrees.awaits_claims(apex), CLAIM_WAIT)
@@ -101,27 +101,27 @@ class HandBackChild:
         finally:
             call.cancel()
             if not is_done:
-                self._departure.stay()
+                self._departure.undo()
 
     # internal
 
     async def _copy_journal(self, call: Any) -> None:
-        standing = self._standing
+        node_grant = self._node_grant
         begin = control_pb2.HandBackBegin(
-            node=standing.node,
-            zone=standing.cut.apex,
-            epoch=standing.epoch,
+            node=node_grant.node,
+            zone=node_grant.cut.apex,
+            epoch=node_grant.epoch,
             journal=self._sender.size,
         )
         await write(call, HandBackRequest(begin=begin), CALL_TIMEOUT)
         ready = await _ready(call)
         await self._sender.copy(call, {JournalId(part.zone, part.epoch) for part in ready.have})
 
-    async def _leave(self, call: Any) -> None:
+    async def _clear_out(self, call: Any) -> None:
         """
         Move everything else that other nodes need of this node, and show the parent signs of life.
         """
-        leaving = asyncio.ensure_future(self._departure.clear(self._standing.lineage[-1].node))
+        leaving = asyncio.ensure_future(self._departure.clear(self._node_grant.lineage[-1].node))
         try:
             while not (await asyncio.wait({leaving}, timeout=ALIVE_EVERY))[0]:
                 alive = HandBackRequest(alive=control_pb2.Alive())
@@ -133,11 +133,11 @@ class HandBackChild:
         await _ready(call)
 
     async def _hand_over(self, call: Any) -> None:
-        outgoing = self._authority.subtrees.prepare(self._authority.apex)
+        source = self._authority.subtrees.prepare(self._authority.apex)
         try:
-            self._standing.set_fenced(True)
+            self._node_grant.set_fenced(True)
             try:
-                is_committed = await self._copy(outgoing, call)
+                is_committed = await self._copy(source, call)
             except STREAM_ERRORS:
                 if not self._is_fenced:
                     raise
@@ -145,26 +145,26 @@ class HandBackChild:
             if not is_committed and not await self._has_ended():
                 raise RetireError("the parent did not take the zone back")
         except (RetireError, StoreError, *STREAM_ERRORS):
-            self._roll_back(outgoing)
+            self._roll_back(source)
             raise
-        self._complete(outgoing)
+        self._complete(source)
 
-    async def _copy(self, outgoing: HandoverSource, call: Any) -> bool:
+    async def _copy(self, source: HandoverSource, call: Any) -> bool:
         """Copy the zone to the parent; return True if the parent reported its commit."""
         authority = self._authority
-        for part in outgoing.bulk():
+        for part in source.bulk():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        offset = authority.subtrees.fence(outgoing)
+        offset = authority.subtrees.fence(source)
         self._is_fenced = True
         await settled(authority)
-        for part in outgoing.rest():
+        for part in source.rest():
             await write(call, HandBackRequest(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
         await self._sender.rest(call)
         fence = control_pb2.Fence(
             zone=authority.apex,
             epoch=authority.epoch,
             offset=offset,
-            subtree=subtree_to_wire(self._standing.table.subtree(authority.apex)),
+            subtree=subtree_to_wire(self._node_grant.table.subtree(authority.apex)),
             needs=needs_to_wire(self._retention.needs(authority.apex)),
         )
         await write(call, HandBackRequest(fence=fence), HANDOVER_STEP)
@@ -175,11 +175,11 @@ class HandBackChild:
 
     async def _has_ended(self) -> bool:
         """True if the parent, possibly another node by now, has committed the hand-back."""
-        cut = self._standing.cut
+        cut = self._node_grant.cut
         request = control_pb2.OutcomeRequest(node=cut.node, zone=cut.apex, epoch=cut.epoch)
-        log.warning("handback.in_doubt", zone=cut.apex, parent=self._standing.parent)
+        log.warning("handback.in_doubt", zone=cut.apex, parent=self._node_grant.parent)
         while True:
-            stub = _parent_stub(self._channels, self._standing)
+            stub = _parent_stub(self._channels, self._node_grant)
             try:
                 reply = await stub.Outcome(request, timeout=HANDOVER_STEP)
             except grpc.aio.AioRpcError:
@@ -188,30 +188,30 @@ class HandBackChild:
                 return reply.outcome == OutcomeReply.ENDED
             await asyncio.sleep(LONGEST_PAUSE)
 
-    def _roll_back(self, outgoing: HandoverSource) -> None:
-        self._authority.subtrees.roll_back(outgoing)
+    def _roll_back(self, source: HandoverSource) -> None:
+        self._authority.subtrees.roll_back(source)
         try:
-            self._standing.set_fenced(False)
+            self._node_grant.set_fenced(False)
         except StoreError as error:
             # The next life asks the parent before it serves, and the parent renews the grant.
-            log.error("state.unsaved", reason=str(error))
-        self._turn.end()
+            log.error("state.write_failed", reason=str(error))
+        self._flush_queue.end()
 
-    def _complete(self, outgoing: HandoverSource) -> None:
-        epoch = self._standing.epoch
+    def _complete(self, source: HandoverSource) -> None:
+        epoch = self._node_grant.epoch
         try:
-            self._standing.lose()
+            self._node_grant.record_loss()
         except StoreError as error:
             # The next life asks the parent before it serves, and the parent hands the zone over.
-            log.error("state.unsaved", reason=str(error))
-        self._authority.subtrees.complete(outgoing)
-        self._turn.end()
+            log.error("state.write_failed", reason=str(error))
+        self._authority.subtrees.complete(source)
+        self._flush_queue.end()
         log.info("zone.retired", zone=self._authority.apex, epoch=epoch)
 
 
-def _parent_stub(channels: Channels, standing: NodeGrant) -> ControlAsyncStub:
-    known = standing.known_parent
-    return channels.stub(standing.parent or "", "" if known is None else known.node)
+def _parent_stub(channels: Channels, node_grant: NodeGrant) -> ControlAsyncStub:
+    known = node_grant.known_parent
+    return channels.stub(node_grant.parent or "", "" if known is None else known.node)
 
 
 async def _ready(call: Any) -> control_pb2.Ready:

@@ -50,11 +50,11 @@ from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.errors import NoRoom, PeerError, StoreError
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import is_within
-from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, let_in, read, unsaved
+from txbroker.rpc.streams import STREAM_ERRORS, allow_large, brief, describe, read, unsaved
 from txbroker.rpc.zone_convert import checked_snapshot, needs_from_wire, subtree_from_wire
 from txbroker.runtime.aio import wait_until
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.storage.disk_watermark import DiskWatermark
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import (
@@ -81,24 +81,24 @@ class HandBackParent:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
-        holding: ZoneLifecycle | None,
+        lifecycle: ZoneLifecycle | None,
         parent: JoinServer,
         members: Members,
-        disk: DataDirectory,
-        space: DiskWatermark,
-        turn: FlushQueue,
+        data_directory: DataDirectory,
+        watermark: DiskWatermark,
+        flush_queue: FlushQueue,
         ownership: asyncio.Lock,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
-        self._holding = holding
+        self._lifecycle = lifecycle
         self._parent = parent
         self._members = members
-        self._disk = disk
-        self._space = space
-        self._turn = turn
+        self._data_directory = data_directory
+        self._watermark = watermark
+        self._flush_queue = flush_queue
         self._ownership = ownership
         self._under_way: set[str] = set()
 
@@ -118,15 +118,15 @@ class HandBackParent:
             await context.write(HandBackReply(refused=control_pb2.Refused(reason=refusal)))
             return
         self._under_way.add(begin.zone)
-        let_in(context)
+        allow_large(context)
         try:
-            await self._take_back(begin, context)
+            await self._receive_zone(begin, context)
         except PeerError as error:
             reason = brief(str(error))
             kind = f"{begin.node}/handback"
-            tell_repeated(
+            log_limited(
                 log.warning,
-                "child.lied",
+                "child.invalid_message",
                 kind=kind,
                 peer=begin.node,
                 zone=begin.zone,
@@ -138,7 +138,7 @@ class HandBackParent:
             log.warning("handback.refused", zone=begin.zone, peer=begin.node, reason=reason)
             await context.write(HandBackReply(refused=control_pb2.Refused(reason=reason)))
         except STREAM_ERRORS as error:
-            log.info("handback.ended", zone=begin.zone, peer=begin.node, reason=describe(error))
+            log.info("handback.aborted", zone=begin.zone, peer=begin.node, reason=describe(error))
         except StoreError as error:
             await unsaved(error, context)
         finally:
@@ -154,11 +154,11 @@ class HandBackParent:
         async with self._ownership:
             if not self._is_serving():
                 return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
-            held = self._standing.table.get(request.zone)
+            held = self._node_grant.table.get(request.zone)
             claim = (request.node, request.epoch)
             if held is not None and (held.cut.node, held.cut.epoch) == claim:
                 return OutcomeReply(outcome=OutcomeReply.HELD)
-            if self._standing.table.epoch_of(request.zone) > request.epoch:
+            if self._node_grant.table.epoch_of(request.zone) > request.epoch:
                 return OutcomeReply(outcome=OutcomeReply.ENDED)
             return OutcomeReply(outcome=OutcomeReply.UNKNOWN)
 
@@ -168,8 +168,8 @@ class HandBackParent:
         return JournalReceiver(
             arriving,
             given,
-            is_full=lambda: self._space.is_full,
-            known=self._standing.known_epoch,
+            is_full=lambda: self._watermark.is_full,
+            known=self._node_grant.known_epoch,
         )
 
     # internal
@@ -178,7 +178,7 @@ class HandBackParent:
         return self._authority is not None and self._authority.serving
 
     def _refusal(self, begin: HandBackBegin) -> str | None:
-        held = self._standing.table.get(begin.zone)
+        held = self._node_grant.table.get(begin.zone)
         claim = (begin.node, begin.epoch)
         if self._is_serving() and held is not None and (held.cut.node, held.cut.epoch) == claim:
             return None
@@ -187,55 +187,55 @@ class HandBackParent:
     def _hindrance(self, begin: HandBackBegin) -> str | None:
         if begin.zone in self._under_way:
             return f"zone {begin.zone!r} is being given back already"
-        if begin.journal > self._disk.room:
+        if begin.journal > self._data_directory.room:
             return (
                 f"the parent's disk has no room for {begin.journal >> 20} MiB of journal; make"
                 " room there, or let `retention` keep less"
             )
         return None
 
-    async def _take_back(self, begin: HandBackBegin, context: HandBackContext) -> None:
-        assert self._holding is not None
-        arriving = self._disk.arrivals.begin(begin.zone)
+    async def _receive_zone(self, begin: HandBackBegin, context: HandBackContext) -> None:
+        assert self._lifecycle is not None
+        arriving = self._data_directory.arrivals.start(begin.zone)
         journal = self.journal_of(begin, arriving)
         is_committed = False
         try:
-            await self._take_journal(begin, journal, context)
+            await self._receive_journal(begin, journal, context)
             async with self._ownership:
-                arrived, end = await self._take_rest(begin, journal, context)
+                staged_zone, end = await self._receive_rest(begin, journal, context)
                 await asyncio.wait_for(arriving.durable(), HANDOVER_STEP)
                 arriving.close()
                 # A leaving child is no member, and no node relies on it any more. A child that
                 # stays after a failed hand-back announces itself again.
                 self._members.remove(begin.node)
-                await receive(self._standing, arrived)
-                await asyncio.wait_for(self._disk.committer.drain(), HANDOVER_STEP)
+                await receive(self._node_grant, staged_zone)
+                await asyncio.wait_for(self._data_directory.committer.drain(), HANDOVER_STEP)
                 if self._refusal(begin) is not None:
                     await context.abort(grpc.StatusCode.ABORTED, "the parent has lost its own zone")
                 # Behind all waiting: a link that opens meanwhile takes room as well.
-                self._holding.check_room(arrived)
-                self._standing.take_back(begin.zone, self._passage(begin, end))
+                self._lifecycle.check_room(staged_zone)
+                self._node_grant.commit_hand_back(begin.zone, self._passage(begin, end))
                 is_committed = True
                 await self._serve(begin, context)
         finally:
             arriving.close()
             if not is_committed:
-                self._disk.arrivals.forget(begin.zone)
+                self._data_directory.arrivals.forget(begin.zone)
 
-    async def _take_journal(
+    async def _receive_journal(
         self, begin: HandBackBegin, journal: JournalReceiver, context: HandBackContext
     ) -> None:
         have = [
             control_pb2.PartRef(zone=part.zone, epoch=part.epoch)
-            for part in parts_within(self._disk, begin.zone)
+            for part in parts_within(self._data_directory, begin.zone)
         ]
         await context.write(HandBackReply(ready=control_pb2.Ready(have=have)))
-        while await journal.take(request := await _next(context, may_wait=True)):
+        while await journal.receive(request := await _next(context, may_wait=True)):
             pass
         if not request.HasField("copied"):
             await context.abort(grpc.StatusCode.ABORTED, "the journal comes first")
 
-    async def _take_rest(
+    async def _receive_rest(
         self, begin: HandBackBegin, journal: JournalReceiver, context: HandBackContext
     ) -> tuple[StagedZone, int]:
         """
@@ -246,29 +246,29 @@ class HandBackParent:
         if refusal is not None:
             await context.abort(grpc.StatusCode.ABORTED, refusal)
         await context.write(HandBackReply(ready=control_pb2.Ready()))
-        incoming = ReceivedZone()
+        received_zone = ReceivedZone()
         while not (request := await _next(context)).HasField("fence"):
             if request.HasField("snapshot"):
-                incoming.take(checked_snapshot(request.snapshot, begin.zone))
-            elif not await journal.take(request):
+                received_zone.merge(checked_snapshot(request.snapshot, begin.zone))
+            elif not await journal.receive(request):
                 await context.abort(grpc.StatusCode.ABORTED, "a hand-back ends with its fence")
         subtree = subtree_from_wire(request.fence.subtree)
         needs = needs_from_wire(request.fence.needs)
-        check_subtree(begin.zone, subtree, self._standing.known_epoch)
+        check_subtree(begin.zone, subtree, self._node_grant.known_epoch)
         check_parts(begin.zone, (part for places in needs.values() for part in places))
         check_ended_parts(begin.zone, journal.parts, self._known_epochs(subtree))
         check_reached(subtree.passages, self._last_place())
-        incoming.marks = marks_within(begin.zone, incoming.marks)
+        received_zone.marks = marks_within(begin.zone, received_zone.marks)
         # This node already knows the transitions of the zones around: the child has them from here.
-        passages = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
-        arrived = StagedZone(
+        transitions = tuple(one for one in subtree.passages if is_within(one.apex, begin.zone))
+        staged_zone = StagedZone(
             apex=begin.zone,
             epoch=begin.epoch,
-            incoming=incoming,
-            subtree=attrs.evolve(subtree, passages=passages),
+            incoming=received_zone,
+            subtree=attrs.evolve(subtree, passages=transitions),
             needs=needs,
         )
-        return arrived, request.fence.offset
+        return staged_zone, request.fence.offset
 
     def _known_epochs(self, subtree: DelegationState) -> Callable[[str], int]:
         """
@@ -277,7 +277,7 @@ class HandBackParent:
         told: dict[str, int] = {}
         for apex, epoch in epochs_of(subtree):
             told[apex] = max(told.get(apex, 0), epoch)
-        return lambda apex: max(told.get(apex, 0), self._standing.table.epoch_of(apex))
+        return lambda apex: max(told.get(apex, 0), self._node_grant.table.epoch_of(apex))
 
     def _passage(self, begin: HandBackBegin, end: int) -> EpochTransition:
         assert self._authority is not None
@@ -296,19 +296,19 @@ class HandBackParent:
 
     async def _serve(self, begin: HandBackBegin, context: HandBackContext) -> None:
         """Serve the zone after the commit; no failure from here on undoes the commit."""
-        assert self._authority is not None and self._holding is not None
-        self._holding.absorb()
-        self._authority.subtrees.hold(begin.zone)
+        assert self._authority is not None and self._lifecycle is not None
+        self._lifecycle.absorb()
+        self._authority.subtrees.fence_returned(begin.zone)
         try:
             self._parent.serve_again(begin.zone, begin.epoch)
             log.info("handback.committed", zone=begin.zone, peer=begin.node)
-            epoch = self._standing.table.epoch_of(begin.zone)
+            epoch = self._node_grant.table.epoch_of(begin.zone)
             await context.write(HandBackReply(committed=control_pb2.Committed(epoch=epoch)))
             is_claimed = self._authority.subtrees.is_claimed
             await wait_until(lambda: is_claimed(begin.zone), CLAIM_WAIT)
         finally:
-            self._authority.subtrees.let_go(begin.zone)
-            self._turn.end()
+            self._authority.subtrees.release(begin.zone)
+            self._flush_queue.end()
 
 
 async def _next(context: HandBackContext, *, may_wait: bool = False) -> HandBackRequest:

@@ -70,7 +70,7 @@ from txbroker.rpc.streams import (
 )
 from txbroker.rpc.zone_convert import checked_snapshot, ended_from_wire, subtree_from_wire
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2, types_pb2
 from txbroker.v1.control_pb2 import JoinRequest
 
@@ -99,31 +99,31 @@ class JoinClient:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
-        holding: ZoneLifecycle | None,
+        lifecycle: ZoneLifecycle | None,
         members: Members,
         channels: Channels,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         retention: Retention,
         departure: NodeRetirement,
         withdrawal: Callable[[], EdgeRetirement],
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         ownership: asyncio.Lock,
         on_granted: Callable[[], None],
         on_refused: Callable[[str, int], None],
         on_lineage: Callable[[], None],
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
-        self._holding = holding
+        self._lifecycle = lifecycle
         self._members = members
         self._channels = channels
-        self._disk = disk
+        self._data_directory = data_directory
         self._retention = retention
         self._departure = departure
         self._withdrawal = withdrawal
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._ownership = ownership
         self._on_granted = on_granted
         self._on_refused = on_refused
@@ -142,7 +142,7 @@ class JoinClient:
         # after the hand-back that followed, and read it as a claim to the zone.
         self._router = asyncio.Lock()
         self._again = asyncio.Event()
-        standing.when_changed(self._news.set)
+        node_grant.when_changed(self._news.set)
         members.when_changed(self._news.set)
 
     # from the node
@@ -151,7 +151,7 @@ class JoinClient:
         """Join the parent, and join again whenever the stream ends; for ever."""
         pause, moves, is_first = FIRST_PAUSE, 0, True
         while not self._is_retiring:
-            parent = self._standing.parent
+            parent = self._node_grant.parent
             assert parent is not None, "the root does not join"
             self._again.clear()
             ended = ""
@@ -160,28 +160,28 @@ class JoinClient:
                 self._silent_since = None
             except PeerError as error:
                 reason = brief(str(error))
-                tell_repeated(log.warning, "join.failed", kind="lie", parent=parent, reason=reason)
+                log_limited(log.warning, "join.failed", kind="lie", parent=parent, reason=reason)
             except STREAM_ERRORS as error:
                 stranger = stranger_in(error)
                 if stranger is not None:
-                    self._say_stranger(parent, stranger)
+                    self._log_stranger(parent, stranger)
                 elif is_first or pause == FIRST_PAUSE:
                     log.warning("join.failed", parent=parent, reason=describe(error))
-                self._look_above()
+                self._ask_ancestors()
             except StoreError as error:
-                self._say_unsaved(error)
+                self._log_unsaved(error)
             except NoRoom as error:
                 # The parent fences the zone for each attempt.
                 pause = FULL_PAUSE
                 reason = brief(str(error))
-                tell_repeated(log.warning, "join.failed", kind="full", parent=parent, reason=reason)
+                log_limited(log.warning, "join.failed", kind="full", parent=parent, reason=reason)
             is_first = False
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
                 continue
             if ended == "lost":
                 pause, moves = FIRST_PAUSE, 0
-                log.warning("join.lost", parent=parent)
+                log.warning("join.disconnected", parent=parent)
             try:
                 wait = pause * random.uniform(0.75, 1.0)
                 await asyncio.wait_for(self._again.wait(), wait)
@@ -197,34 +197,36 @@ class JoinClient:
         return control_pb2.AdoptReply(accepted=self._may_adopt(request))
 
     def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
-        standing = self._standing
-        if standing.parent is None or request.zone != standing.zone:
+        node_grant = self._node_grant
+        if node_grant.parent is None or request.zone != node_grant.zone:
             return False
         try:
             (parent,) = self._lineage([request.parent])
             ended = self._ended(request.ended)
         except PeerError as error:
             reason = brief(str(error))
-            tell_repeated(log.warning, "parent.lied", peer=request.parent.node, reason=reason)
+            log_limited(
+                log.warning, "parent.invalid_message", peer=request.parent.node, reason=reason
+            )
             return False
-        if standing.is_outdated(parent):
+        if node_grant.is_outdated(parent):
             return False
         # The new parent may know an outdated epoch of this zone. The old parent could not report a
         # later one before it was replaced.
-        above = standing.lineage[-1] if standing.lineage else None
+        above = node_grant.lineage[-1] if node_grant.lineage else None
         is_over = above is not None and ended.get(above.apex, 0) > above.epoch
-        if request.epoch != standing.epoch and not is_over:
+        if request.epoch != node_grant.epoch and not is_over:
             return False
         joined = self._joined_to[0]
         if joined not in ("", parent.node) and not is_over:
             # the joined parent lives and would announce a change itself; a stranger could call as
             # well
             return False
-        if standing.parent != request.parent.grpc:
+        if node_grant.parent != request.parent.grpc:
             try:
-                standing.move(parent, request.who.identity, ended)
+                node_grant.set_parent(parent, request.who.identity, ended)
             except StoreError as error:
-                self._say_unsaved(error)
+                self._log_unsaved(error)
                 return False
             log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
         self.join_again()
@@ -246,10 +248,10 @@ class JoinClient:
             raise RetireError("the node is retiring already")
         self._is_handing_back = True
         try:
-            if self._standing.zone is None:
+            if self._node_grant.zone is None:
                 await self._withdrawal().run()
             else:
-                await self._give_back(zone, epoch)
+                await self._hand_back(zone, epoch)
             self._is_retiring = True
             self._news.set()
         finally:
@@ -257,91 +259,91 @@ class JoinClient:
 
     # internal
 
-    async def _give_back(self, zone: str, epoch: int) -> None:
-        standing, authority = self._standing, self._authority
+    async def _hand_back(self, zone: str, epoch: int) -> None:
+        node_grant, authority = self._node_grant, self._authority
         if authority is None or not authority.serving:
-            raise RetireError(f"node {standing.node!r} holds no zone")
-        if standing.parent is None:
+            raise RetireError(f"node {node_grant.node!r} holds no zone")
+        if node_grant.parent is None:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         if (zone, epoch) != (authority.apex, authority.epoch):
             raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
         await HandBackChild(
-            standing=standing,
+            node_grant=node_grant,
             authority=authority,
             channels=self._channels,
-            disk=self._disk,
+            data_directory=self._data_directory,
             retention=self._retention,
             departure=self._departure,
-            turn=self._turn,
+            flush_queue=self._flush_queue,
             router=self._router,
             ownership=self._ownership,
         ).run()
 
-    def _look_above(self) -> None:
+    def _ask_ancestors(self) -> None:
         """
         Ask the nodes above a silent parent, if the parent may be gone for good.
 
         A forgotten parent may be gone. A node that owns no epoch yet asks as well: no parent knows
         such a node, so no new parent would call it.
         """
-        standing, now = self._standing, asyncio.get_running_loop().time()
+        node_grant, now = self._node_grant, asyncio.get_running_loop().time()
         if self._silent_since is None:
             self._silent_since = now
-        is_forgotten = self._members.is_removed(standing.parent_name)
-        has_nothing = standing.zone is not None and not standing.holds
+        is_forgotten = self._members.is_removed(node_grant.parent_name)
+        has_nothing = node_grant.zone is not None and not node_grant.holds
         if now - self._silent_since < LOST_AFTER or not (is_forgotten or has_nothing):
             return
         self._silent_since = now
         try:
-            above = standing.look_above()
+            above = node_grant.choose_ancestor()
         except (PeerError, StoreError) as error:
-            tell_repeated(log.warning, "parent.lost", kind="unsaved", reason=brief(str(error)))
+            log_limited(log.warning, "parent.lost", kind="unsaved", reason=brief(str(error)))
             return
         if above:
-            tell_repeated(log.warning, "parent.lost", kind=above, address=above)
+            log_limited(log.warning, "parent.lost", kind=above, address=above)
 
     async def _join(self, parent: str) -> str:
         """
         Run one join stream; return the reason of its end: moved, refused, lost, strange, retired.
         """
-        known = self._standing.known_parent
+        known = self._node_grant.known_parent
         stub = self._channels.stub(parent, "" if known is None else known.node)
         call = open_stream(stub.Join)
         try:
             async with self._router:
                 if self._is_retiring:
                     return "retired"
-                ended = await self._ask(call, parent)
-            return ended or await self._stay(call)
+                ended = await self._run_stream(call, parent)
+            return ended or await self._serve_stream(call)
         finally:
             self._joined_to = ("", "", "")
             call.cancel()
 
-    async def _ask(self, call: Any, parent: str) -> str:
+    async def _run_stream(self, call: Any, parent: str) -> str:
         """
         Run the stream from the announcement to the answer.
 
         Return the reason of the stream's end, or "" if the stream stays open.
         """
         await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
-        incoming = ReceivedZone()
+        received_zone = ReceivedZone()
         while True:
             reply = await read(call, HANDOVER_STEP)
             if reply is None:
                 return "lost"
             if self._is_strange(reply):
-                self._say_stranger(parent, reply.who.node)
+                self._log_stranger(parent, reply.who.node)
                 return "strange"
             match reply.WhichOneof("kind"):
                 case "snapshot":
-                    incoming.take(checked_snapshot(reply.snapshot, self._standing.cut.apex))
+                    received_zone.merge(checked_snapshot(reply.snapshot, self._node_grant.cut.apex))
                 case "fence":
-                    await self._receive(incoming, reply.fence)
+                    await self._receive(received_zone, reply.fence)
                     received = control_pb2.Received(epoch=reply.fence.grant)
                     await write(call, JoinRequest(received=received), HANDOVER_STEP)
                 case "granted":
                     self._granted(reply.granted)
-                    self._meet(parent, reply)
+                    self._accept_parent(parent, reply)
                     return ""
                 case "moved":
                     self._move(reply.moved)
@@ -356,7 +358,7 @@ class JoinClient:
 
         A node with the parent's name and zone is still the parent, even if its data was lost.
         """
-        known = self._standing.known_parent
+        known = self._node_grant.known_parent
         if known is None or not known.identity or known.identity == reply.who.identity:
             return False
         if reply.WhichOneof("kind") not in ("granted", "refused", "moved"):
@@ -366,98 +368,100 @@ class JoinClient:
             return not lineage or (lineage[-1].node, lineage[-1].apex) != (known.node, known.zone)
         return (reply.who.node, reply.who.zone) != (known.node, known.zone)
 
-    def _say_stranger(self, parent: str, peer: str) -> None:
+    def _log_stranger(self, parent: str, peer: str) -> None:
         # The stranger is asked again each second: the parent may come back there, or call this
         # node. The log has each stranger once.
         if self._stranger != (parent, peer):
             self._stranger = (parent, peer)
             log.warning(
-                "parent.stranger",
+                "parent.address_reused",
                 parent=parent,
                 peer=peer,
                 reason="another node has the parent's address; the zone is served on. If that node"
                 " is the parent now, change `parent`",
             )
 
-    def _meet(self, parent: str, reply: control_pb2.JoinReply) -> None:
+    def _accept_parent(self, parent: str, reply: control_pb2.JoinReply) -> None:
         self._stranger = ("", "")
         self._joined_to = (reply.who.node, reply.who.life, parent)
-        who, before = reply.who, self._standing.known_parent
+        who, before = reply.who, self._node_grant.known_parent
         if not reply.HasField("who"):
             return
         if before is not None and before.identity not in ("", who.identity):
             log.warning("parent.replaced", parent=parent, peer=who.node)
-        self._standing.meet(
+        self._node_grant.record_parent(
             KnownParent(grpc=parent, node=who.node, zone=who.zone, identity=who.identity)
         )
 
-    async def _receive(self, incoming: ReceivedZone, fence: control_pb2.Fence) -> None:
+    async def _receive(self, received_zone: ReceivedZone, fence: control_pb2.Fence) -> None:
         # The zone's state must be durable before the parent hears of it: after the parent's commit
         # no other node has that state.
-        standing = self._standing
+        node_grant = self._node_grant
         subtree = subtree_from_wire(fence.subtree)
-        check_subtree(standing.cut.apex, subtree, standing.known_epoch)
-        if fence.grant <= standing.epoch:
-            raise PeerError(f"epoch {fence.grant} is not above {standing.epoch}, which was held")
-        check_near("grant", fence.grant, standing.epoch)
+        check_subtree(node_grant.cut.apex, subtree, node_grant.known_epoch)
+        if fence.grant <= node_grant.epoch:
+            raise PeerError(f"epoch {fence.grant} is not above {node_grant.epoch}, which was held")
+        check_near("grant", fence.grant, node_grant.epoch)
         before = LogPosition(JournalId(fence.zone, fence.epoch), fence.offset)
-        check_predecessor(JournalId(standing.cut.apex, fence.grant), before, standing.known_epoch)
-        incoming.predecessor = (fence.zone, fence.epoch, fence.offset)
-        arrived = StagedZone(
-            apex=standing.cut.apex,
+        check_predecessor(
+            JournalId(node_grant.cut.apex, fence.grant), before, node_grant.known_epoch
+        )
+        received_zone.predecessor = (fence.zone, fence.epoch, fence.offset)
+        staged_zone = StagedZone(
+            apex=node_grant.cut.apex,
             epoch=fence.grant,
-            incoming=incoming,
+            incoming=received_zone,
             subtree=subtree,
         )
-        assert self._holding is not None
-        self._holding.check_room(arrived)
-        await receive(standing, arrived)
-        log.info("handover.received", zone=standing.zone, epoch=fence.grant)
+        assert self._lifecycle is not None
+        self._lifecycle.check_room(staged_zone)
+        await receive(node_grant, staged_zone)
+        log.info("handover.received", zone=node_grant.zone, epoch=fence.grant)
 
     def _announce(self) -> control_pb2.Announce:
-        standing = self._standing
-        below = standing.table.below()
+        node_grant = self._node_grant
+        below = node_grant.table.below()
         self._told_below = below
         return control_pb2.Announce(
             version=PROTOCOL_VERSION,
-            node=standing.node,
-            owns_zone=standing.zone is not None,
-            zone=standing.zone or "",
-            grpc=standing.grpc,
-            incarnation=standing.incarnation,
-            last_epoch=standing.epoch,
+            node=node_grant.node,
+            owns_zone=node_grant.zone is not None,
+            zone=node_grant.zone or "",
+            grpc=node_grant.grpc,
+            incarnation=node_grant.incarnation,
+            last_epoch=node_grant.epoch,
             below=[cut_to_wire(cut) for cut in below],
-            holds=standing.holds,
-            fenced=standing.fenced,
-            prepared=standing.prepared,
-            identity=standing.identity,
-            life=standing.life,
-            restored=standing.restored,
-            root=root_to_wire(standing.root),
-            granted_by=_granted_by(standing),
+            holds=node_grant.holds,
+            fenced=node_grant.fenced,
+            prepared=node_grant.prepared,
+            identity=node_grant.identity,
+            life=node_grant.life,
+            restored=node_grant.restored,
+            root=root_to_wire(node_grant.root),
+            granted_by=_granted_by(node_grant),
         )
 
     def _granted(self, granted: control_pb2.Granted) -> None:
-        standing = self._standing
+        node_grant = self._node_grant
         lineage = self._lineage(granted.lineage)
         ended = self._ended(granted.ended)
         below = [cut_from_wire(cut) for cut in granted.below]
-        check_below(standing.zone or "", below)
-        check_epochs(((cut.apex, cut.epoch) for cut in below), standing.known_epoch)
-        check_near("epoch", granted.epoch, standing.epoch)
-        root = checked_root(granted, standing)
-        standing.grant(granted.epoch, lineage, ended, below)
-        standing.hear_root(root)
+        check_below(node_grant.zone or "", below)
+        check_epochs(((cut.apex, cut.epoch) for cut in below), node_grant.known_epoch)
+        check_near("epoch", granted.epoch, node_grant.epoch)
+        root = checked_root(granted, node_grant)
+        node_grant.grant(granted.epoch, lineage, ended, below)
+        node_grant.record_root(root)
         self._on_granted()
-        self._turn.end()
+        self._flush_queue.end()
         self._unsaved = ""
-        log.info("join.granted", zone=standing.zone, epoch=granted.epoch)
+        log.info("join.granted", zone=node_grant.zone, epoch=granted.epoch)
 
     def _lineage(self, told: Iterable[types_pb2.Cut]) -> list[ZoneCut]:
         """Return the zones above as the parent reports them; raises `PeerError`."""
         lineage = [cut_from_wire(cut) for cut in told]
-        check_above(self._standing.zone, lineage)
-        check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._standing.known_epoch)
+        check_above(self._node_grant.zone, lineage)
+        check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._node_grant.known_epoch)
         return lineage
 
     def _ended(self, told: Iterable[types_pb2.Gone]) -> dict[str, int]:
@@ -466,23 +470,23 @@ class JoinClient:
         `PeerError`.
         """
         ended = ended_from_wire(told)
-        check_ended(self._standing.zone, ended)
-        check_epochs(ended.items(), self._standing.known_epoch)
+        check_ended(self._node_grant.zone, ended)
+        check_epochs(ended.items(), self._node_grant.known_epoch)
         return ended
 
-    def _say_unsaved(self, error: StoreError) -> None:
+    def _log_unsaved(self, error: StoreError) -> None:
         # A change that was not saved (a full disk, say) has not happened. The join is tried again
         # each second, and logged once.
         if str(error) != self._unsaved:
             self._unsaved = str(error)
-            log.error("state.unsaved", reason=self._unsaved)
+            log.error("state.write_failed", reason=self._unsaved)
 
     def _move(self, moved: control_pb2.Moved) -> None:
         (cut,) = self._lineage([moved.parent])
-        self._standing.move(cut)
+        self._node_grant.set_parent(cut)
         log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
 
-    async def _stay(self, call: Any) -> str:
+    async def _serve_stream(self, call: Any) -> str:
         """
         Send signs of life and receive news until the stream ends; return the reason of the end.
         """
@@ -499,12 +503,12 @@ class JoinClient:
                     return "lost"
                 match reply.WhichOneof("kind"):
                     case "lineage":
-                        self._standing.set_lineage(self._lineage(reply.lineage.lineage))
+                        self._node_grant.set_lineage(self._lineage(reply.lineage.lineage))
                         self._on_lineage()
-                        self._turn.end()
+                        self._flush_queue.end()
                     case "members":
-                        self._learn(reply.members, call)
-                        self._turn.end()
+                        self._apply_news(reply.members, call)
+                        self._flush_queue.end()
                     case "moved":
                         self._move(reply.moved)
                         return "moved"
@@ -513,16 +517,16 @@ class JoinClient:
         finally:
             talker.cancel()
 
-    def _learn(self, told: control_pb2.Members, call: Any) -> None:
+    def _apply_news(self, told: control_pb2.Members, call: Any) -> None:
         members = members_from_wire(told)
         mine = self._members.get(self._members.name)
         if mine is not None and any(
             member.removed and member.name == mine.name and member.version > mine.version
             for member in members
         ):
-            log.warning("member.returned", reason="it was forgotten, and joins anew")
+            log.warning("member.rejoined", reason="it was forgotten, and joins anew")
         if told.complete:
-            self._members.learn(members, call)
+            self._members.merge_list(members, call)
         else:
             self._members.merge(members, call)
 
@@ -547,7 +551,7 @@ class JoinClient:
                 if news:
                     members = members_to_wire(news, complete=False)
                     await write(call, JoinRequest(members=members), SILENCE)
-            below = self._standing.table.below()
+            below = self._node_grant.table.below()
             wait = ALIVE_EVERY
             if below == self._told_below:
                 await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
@@ -557,13 +561,13 @@ class JoinClient:
                 due = now() + min(len(below) * CUT_PAUSE, LONGEST_PAUSE)
                 self._told_below = below
                 wire = [cut_to_wire(cut) for cut in below]
-                told = control_pb2.Below(below=wire, epoch=self._standing.epoch)
+                told = control_pb2.Below(below=wire, epoch=self._node_grant.epoch)
                 await write(call, JoinRequest(below=told), SILENCE)
 
 
-def _granted_by(standing: NodeGrant) -> control_pb2.PartRef | None:
+def _granted_by(node_grant: NodeGrant) -> control_pb2.PartRef | None:
     """Return the last parent's zone at the epoch that the parent last reported."""
-    if not standing.lineage:
+    if not node_grant.lineage:
         return None
-    parent = standing.lineage[-1]
+    parent = node_grant.lineage[-1]
     return control_pb2.PartRef(zone=parent.apex, epoch=parent.epoch)

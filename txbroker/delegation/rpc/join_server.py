@@ -70,7 +70,7 @@ from txbroker.rpc.zone_convert import (
 )
 from txbroker.runtime.aio import Tasks, wait_until
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply, JoinRequest
 
@@ -88,33 +88,33 @@ class JoinServer:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
         members: Members,
         admission: MemberAdmission,
         channels: Channels,
         tasks: Tasks,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         ownership: asyncio.Lock,
         lost_root: LostRoot,
         collector: StrayCollector,
     ) -> None:
         self.children: dict[str, Child] = {}
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
         self._members = members
         self._admission = admission
         self._channels = channels
         self._tasks = tasks
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._ownership = ownership
         self._lost_root = lost_root
         self._collector = collector
         self._refusals: OrderedDict[str, str] = OrderedDict()
         self._told_lineage: tuple[ZoneCut, ...] = ()
-        self._saving = GrantSaver(standing, tasks)
-        standing.when_changed(self._tell_lineage)
-        members.when_changed(self._tell_all_members)
+        self._saving = GrantSaver(node_grant, tasks)
+        node_grant.when_changed(self._broadcast_lineage)
+        members.when_changed(self._broadcast_members)
 
     def is_alive(self, node: str) -> bool:
         """True if the node's join stream is up."""
@@ -128,12 +128,12 @@ class JoinServer:
             await self._join(context)
         except PeerError as error:
             reason = brief(str(error))
-            tell_repeated(log.warning, "child.lied", kind="join", peer="", reason=reason)
+            log_limited(log.warning, "child.invalid_message", kind="join", peer="", reason=reason)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         except STREAM_ERRORS as error:
             # The child is gone or stuck. An unfinished handover is rolled back, and the child will
             # ask again.
-            tell_repeated(log.info, "join.ended", reason=describe(error))
+            log_limited(log.info, "join.aborted", reason=describe(error))
         except StoreError as error:
             await unsaved(error, context)
 
@@ -159,16 +159,16 @@ class JoinServer:
     def serve_below(self, apex: str) -> None:
         """Announce and adopt the delegations below an apex that was delegated before."""
         assert self._authority is not None
-        below = [entry.cut for entry in self._standing.table.subtree(apex).delegations]
+        below = [entry.cut for entry in self._node_grant.table.subtree(apex).delegations]
         for cut in below:
             self._authority.announce(cut)
-        self._turn.end()
+        self._flush_queue.end()
         self.adopt(below)
 
     def close(self) -> None:
         """End all streams."""
         for child in list(self.children.values()):
-            child.tell(None)
+            child.send(None)
 
     # internal: join
 
@@ -181,11 +181,11 @@ class JoinServer:
             reason = f"control protocol {announce.version} is newer than {PROTOCOL_VERSION}"
             await self._refuse(context, f"{reason}; start the parent's txbroker of that version")
             return
-        wrong = _what_is_wrong(announce, self._standing.table.epoch_of)
+        wrong = _what_is_wrong(announce, self._node_grant.table.epoch_of)
         if wrong is not None:
             await self._refuse(context, wrong)
             return
-        if await self._has_to_wait(announce, context):
+        if await self._must_wait(announce, context):
             return
         before = self.children.get(announce.node)
         other = await other_life(announce, before, self._members, self._channels)
@@ -194,14 +194,14 @@ class JoinServer:
                 f"another node {announce.node!r} lives at {other}; node names are unique in the"
                 " tree: choose another `node`, or stop that one; one `data` folder is for one node"
             )
-            self._note_refusal(announce, reason)
+            self._record_refusal(announce, reason)
             await self._refuse(context, reason)
             return
         if announce.owns_zone:
             if self._authority is None:
                 await self._refuse(
                     context,
-                    f"node {self._standing.node!r} owns no zone and can be nobody's parent;"
+                    f"node {self._node_grant.node!r} owns no zone and can be nobody's parent;"
                     " set `parent` to a node above",
                 )
                 return
@@ -213,16 +213,16 @@ class JoinServer:
                 return
         else:
             granted = 0
-        await self._keep(announce, granted, context)
+        await self._serve_child(announce, granted, context)
 
-    async def _has_to_wait(self, announce: control_pb2.Announce, context: JoinContext) -> bool:
+    async def _must_wait(self, announce: control_pb2.Announce, context: JoinContext) -> bool:
         """
         True if the announcer was refused, or must come again, because of the root that it knows.
         """
         try:
             reason = self._lost_root.judge(announce.node, announce)
         except PeerError as error:
-            self._note_refusal(announce, str(error))
+            self._record_refusal(announce, str(error))
             await self._refuse(context, str(error))
             return True
         if reason is not None:
@@ -230,7 +230,7 @@ class JoinServer:
         return False
 
     def _who(self) -> control_pb2.Who:
-        return who_to_wire(self._standing)
+        return who_to_wire(self._node_grant)
 
     async def _refuse(self, context: JoinContext, reason: str, cut_off: int = 0) -> None:
         refused = control_pb2.Refused(reason=brief(reason), cut_off=cut_off)
@@ -238,7 +238,7 @@ class JoinServer:
 
     async def _decide(self, announce: control_pb2.Announce, context: JoinContext) -> int | None:
         """Return the granted epoch; None if no grant was made."""
-        standing = self._standing
+        node_grant = self._node_grant
         applicant = Applicant(
             node=announce.node,
             zone=announce.zone,
@@ -250,18 +250,18 @@ class JoinServer:
             restored=announce.restored,
             below=tuple(cut_from_wire(cut) for cut in announce.below),
         )
-        left_out = standing.left_out(applicant.zone)
+        left_out = node_grant.skipped_epochs(applicant.zone)
         decision = decide(
-            standing.table, applicant, standing.lineage, standing.cut, left_out=left_out
+            node_grant.table, applicant, node_grant.lineage, node_grant.cut, left_out=left_out
         )
         match decision:
             case JoinRefused(reason=reason, cut_off=cut_off):
-                self._note_settled(announce)
-                self._note_refusal(announce, reason)
+                self._record_settled(announce)
+                self._record_refusal(announce, reason)
                 await self._refuse(context, reason, cut_off)
                 return None
             case ZoneElsewhere(cut=cut):
-                self._note_settled(announce)
+                self._record_settled(announce)
                 moved = control_pb2.Moved(parent=cut_to_wire(cut))
                 await context.write(JoinReply(moved=moved, who=self._who()))
                 return None
@@ -274,20 +274,20 @@ class JoinServer:
                 await self._transfer(cut, context)
         # Settle only after the grant: until the child's zone is open again, no reader asks the
         # child for the branch that was cut off.
-        if standing.table.settle(announce.zone, announce.node):
-            standing.save()
+        if node_grant.table.close_branch(announce.zone, announce.node):
+            node_grant.save()
         self._refusals.pop(announce.node, None)
         return cut.epoch
 
-    def _note_settled(self, announce: control_pb2.Announce) -> None:
+    def _record_settled(self, announce: control_pb2.Announce) -> None:
         # A node that claims no epoch has settled the branch that was reclaimed from it.
-        table = self._standing.table
+        table = self._node_grant.table
         if announce.holds or table.was_reclaimed(announce.zone, announce.prepared):
             return
-        if table.settle(announce.zone, announce.node):
-            self._standing.save()
+        if table.close_branch(announce.zone, announce.node):
+            self._node_grant.save()
 
-    def _note_refusal(self, announce: control_pb2.Announce, reason: str) -> None:
+    def _record_refusal(self, announce: control_pb2.Announce, reason: str) -> None:
         # A refused node asks again each second: each refusal is logged once.
         if self._refusals.get(announce.node) == reason:
             return
@@ -295,14 +295,14 @@ class JoinServer:
         if len(self._refusals) > REFUSALS_REMEMBERED:
             self._refusals.popitem(last=False)
         peer, zone = announce.node, announce.zone
-        tell_repeated(log.warning, "join.refused", kind=peer, peer=peer, zone=zone, reason=reason)
+        log_limited(log.warning, "join.refused", kind=peer, peer=peer, zone=zone, reason=reason)
 
     def _below(self, announce: control_pb2.Announce, applicant: Applicant) -> tuple[ZoneCut, ...]:
         """
         Return the cuts below the child: its own report, merged with the report of before its data
         was lost.
         """
-        known = self._standing.table.get(applicant.zone)
+        known = self._node_grant.table.get(applicant.zone)
         if known is None or not announce.restored:
             return self._kept_below(applicant.zone, applicant.below)
         newest = {cut.apex: cut for cut in applicant.below}
@@ -317,10 +317,10 @@ class JoinServer:
 
         The child serves on: it has room for the zones itself, and a refusal would fence it.
         """
-        table = self._standing.table
+        table = self._node_grant.table
         if has_room_for(table, (cut.apex for cut in told)):
             return told
-        tell_repeated(log.warning, "zones.over_limit", kind=apex, zone=apex, limit=APEXES)
+        log_limited(log.warning, "zones.over_limit", kind=apex, zone=apex, limit=APEXES)
         known = table.get(apex)
         return () if known is None else known.below
 
@@ -332,13 +332,13 @@ class JoinServer:
         before: int,
         earlier: Mapping[int, int],
     ) -> None:
-        standing = self._standing
+        node_grant = self._node_grant
         assert self._authority is not None
-        known = standing.table.get(cut.apex)
+        known = node_grant.table.get(cut.apex)
         if known is not None and known.cut == cut and known.below == below:
             return
         offset = self._authority.offset
-        strays = standing.renew(cut, below, offset, since=since, before=before, earlier=earlier)
+        strays = node_grant.renew(cut, below, offset, since=since, before=before, earlier=earlier)
         retained = []
         if known is None:
             retained = list(self._authority.retained.within(cut.apex))
@@ -348,38 +348,38 @@ class JoinServer:
             self._authority.announce(cut)
         if strays:
             # A restored copy has values of before the delegation, which are older than the child's.
-            self._collector.collect(strays, () if standing.is_copy else retained)
+            self._collector.collect(strays, () if node_grant.is_copy else retained)
 
     async def _transfer(self, cut: ZoneCut, context: JoinContext) -> None:
-        authority, standing = self._authority, self._standing
+        authority, node_grant = self._authority, self._node_grant
         assert authority is not None
         # Publishes that edges inherited here and have not claimed yet would not move along.
         await wait_until(lambda: not authority.subtrees.awaits_claims(cut.apex), CLAIM_WAIT)
-        outgoing = authority.subtrees.prepare(cut.apex)
-        log.info("handover.prepare", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
+        source = authority.subtrees.prepare(cut.apex)
+        log.info("handover.started", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         try:
-            passage = await self._copy(outgoing, cut, context)
-            moved = standing.table.subtree(cut.apex).delegations
+            transition = await self._copy(source, cut, context)
+            moved = node_grant.table.subtree(cut.apex).delegations
             if not authority.serving:
                 raise ConnectionError("the parent has lost its own zone")
             below = [c for entry in moved for c in (entry.cut, *entry.below)]
-            standing.table.commit(cut, below)
-            standing.table.note(passage)
-            standing.save()
+            node_grant.table.commit(cut, below)
+            node_grant.table.record_transition(transition)
+            node_grant.save()
         except BaseException:
-            authority.subtrees.roll_back(outgoing)
+            authority.subtrees.roll_back(source)
             log.warning("handover.rolled_back", zone=cut.apex, peer=cut.node)
             raise
-        authority.subtrees.complete(outgoing)
-        self._turn.end()
+        authority.subtrees.complete(source)
+        self._flush_queue.end()
         log.info("handover.committed", zone=cut.apex, peer=cut.node, epoch=cut.epoch)
         for entry in moved:
             child = self.children.get(entry.cut.node)
             if child is not None:
-                child.tell(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
+                child.send(JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut))))
 
     async def _copy(
-        self, outgoing: HandoverSource, cut: ZoneCut, context: JoinContext
+        self, source: HandoverSource, cut: ZoneCut, context: JoinContext
     ) -> EpochTransition:
         """
         Copy the zone until the child confirms that it has all of it.
@@ -387,49 +387,53 @@ class JoinServer:
         Return the transition that the zone's topics make to the child's journal.
         """
         assert self._authority is not None
-        for part in outgoing.bulk():
+        for part in source.bulk():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        offset = self._authority.subtrees.fence(outgoing)
+        offset = self._authority.subtrees.fence(source)
         await settled(self._authority)
-        for part in outgoing.rest():
+        for part in source.rest():
             await write(context, JoinReply(snapshot=snapshot_to_wire(part)), HANDOVER_STEP)
-        passage = EpochTransition(
+        transition = EpochTransition(
             apex=cut.apex,
             left=LogPosition(JournalId(self._authority.apex, self._authority.epoch), offset),
             entered=LogPosition(JournalId(cut.apex, cut.epoch), 0),
         )
-        subtree = self._standing.table.subtree(cut.apex)
+        subtree = self._node_grant.table.subtree(cut.apex)
         fence = control_pb2.Fence(
             zone=self._authority.apex,
             epoch=self._authority.epoch,
             offset=offset,
             grant=cut.epoch,
-            subtree=subtree_to_wire(attrs.evolve(subtree, passages=(*subtree.passages, passage))),
+            subtree=subtree_to_wire(
+                attrs.evolve(subtree, passages=(*subtree.passages, transition))
+            ),
         )
         await write(context, JoinReply(fence=fence), HANDOVER_STEP)
         answer = await read(context, HANDOVER_STEP)
         if answer is None or answer.received.epoch != cut.epoch:
             raise ConnectionError("the child did not confirm")
-        return passage
+        return transition
 
-    async def _keep(self, announce: control_pb2.Announce, epoch: int, context: JoinContext) -> None:
+    async def _serve_child(
+        self, announce: control_pb2.Announce, epoch: int, context: JoinContext
+    ) -> None:
         """Hold the child as a member until its stream ends or falls silent."""
         child = Child(announce, epoch)
         zone = child.zone
         before = self.children.get(child.node)
         if before is not None:
-            before.tell(None)
+            before.send(None)
         self.children[child.node] = child
         granted = control_pb2.Granted(
             epoch=epoch,
-            lineage=[cut_to_wire(cut) for cut in self._standing.lineage_of_children()],
-            ended=[] if zone is None else ended_to_wire(self._standing.ended_around(zone)),
-            root=root_to_wire(self._standing.root),
+            lineage=[cut_to_wire(cut) for cut in self._node_grant.lineage_of_children()],
+            ended=[] if zone is None else ended_to_wire(self._node_grant.ended_around(zone)),
+            root=root_to_wire(self._node_grant.root),
         )
-        held = None if zone is None else self._standing.table.get(zone)
+        held = None if zone is None else self._node_grant.table.get(zone)
         if announce.restored and held is not None:
             granted.below.extend(cut_to_wire(cut) for cut in held.below)
-        child.tell(JoinReply(granted=granted, who=self._who()))
+        child.send(JoinReply(granted=granted, who=self._who()))
         child.wake()
         note_joined(context)
         log.info("child.joined", peer=child.node, zone=zone, epoch=epoch)
@@ -451,7 +455,7 @@ class JoinServer:
             reader.cancel()
             if self.children.get(child.node) is child:
                 del self.children[child.node]
-                log.info("child.away", peer=child.node, zone=zone)
+                log.info("child.disconnected", peer=child.node, zone=zone)
 
     async def _listen(self, child: Child, context: JoinContext) -> None:
         try:
@@ -459,58 +463,58 @@ class JoinServer:
                 child.signs.set()
                 match request.WhichOneof("kind"):
                     case "below":
-                        self._tell_below(child, request.below)
+                        self._store_cuts_below(child, request.below)
                     case "members":
                         told = members_from_wire(request.members)
-                        self._admission.told(child, told, is_stream=True)
-                        self._turn.end()
+                        self._admission.store_members(child, told, is_stream=True)
+                        self._flush_queue.end()
         except PeerError as error:
             node, reason = child.node, brief(str(error))
-            tell_repeated(log.warning, "child.lied", kind=node, peer=node, reason=reason)
+            log_limited(log.warning, "child.invalid_message", kind=node, peer=node, reason=reason)
         except STREAM_ERRORS:
             pass
         except StoreError as error:
-            log.error("state.unsaved", reason=str(error))
+            log.error("state.write_failed", reason=str(error))
         finally:
             self._admission.forget(child)
-            child.tell(None)
+            child.send(None)
 
-    def _tell_below(self, child: Child, told: control_pb2.Below) -> None:
+    def _store_cuts_below(self, child: Child, told: control_pb2.Below) -> None:
         # A report on an old stream is ignored: the child has come back, or has lost its zone,
         # since.
         if child.zone is None or told.epoch != child.epoch:
             return
         below = tuple(cut_from_wire(cut) for cut in told.below)
         check_below(child.zone, below)
-        check_epochs(((c.apex, c.epoch) for c in below), self._standing.table.epoch_of)
+        check_epochs(((c.apex, c.epoch) for c in below), self._node_grant.table.epoch_of)
         below = self._kept_below(child.zone, below)
-        if self._standing.table.tell_below(child.zone, child.epoch, below):
+        if self._node_grant.table.store_cuts_below(child.zone, child.epoch, below):
             self._saving.save_soon()
 
-    def _tell_all_members(self) -> None:
+    def _broadcast_members(self) -> None:
         for child in self.children.values():
             child.wake()
 
-    def _tell_lineage(self) -> None:
-        lineage = self._standing.lineage_of_children()
+    def _broadcast_lineage(self) -> None:
+        lineage = self._node_grant.lineage_of_children()
         if lineage != self._told_lineage:
             self._told_lineage = lineage
             reply = control_pb2.Lineage(lineage=[cut_to_wire(cut) for cut in lineage])
             for child in self.children.values():
-                child.tell(JoinReply(lineage=reply))
+                child.send(JoinReply(lineage=reply))
 
     async def _adopt(self, cut: ZoneCut) -> None:
-        standing = self._standing
+        node_grant = self._node_grant
         pause = 0.1
         while not self.is_alive(cut.node):
-            held = standing.table.get(cut.apex)
-            if held is None or held.cut.node != cut.node or not standing.serving:
+            held = node_grant.table.get(cut.apex)
+            if held is None or held.cut.node != cut.node or not node_grant.serving:
                 return
             request = control_pb2.AdoptRequest(
-                parent=cut_to_wire(standing.cut),
+                parent=cut_to_wire(node_grant.cut),
                 zone=cut.apex,
                 epoch=held.cut.epoch,
-                ended=ended_to_wire(standing.ended_around(cut.apex)),
+                ended=ended_to_wire(node_grant.ended_around(cut.apex)),
                 who=self._who(),
             )
             try:
@@ -518,8 +522,8 @@ class JoinServer:
                 reply = await stub.Adopt(request, timeout=CALL_TIMEOUT)
                 if reply.other:
                     other = brief(reply.other)
-                    tell_repeated(
-                        log.error, "parent.twin", kind=cut.node, peer=cut.node, lives=other
+                    log_limited(
+                        log.error, "parent.duplicate", kind=cut.node, peer=cut.node, lives=other
                     )
             except grpc.aio.AioRpcError:
                 log.debug("adopt.failed", peer=cut.node)

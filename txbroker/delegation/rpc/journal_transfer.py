@@ -42,8 +42,8 @@ PASSES = 10
 class JournalSender:
     """The child's end."""
 
-    def __init__(self, disk: DataDirectory, apex: str, present: JournalId) -> None:
-        self._disk = disk
+    def __init__(self, data_directory: DataDirectory, apex: str, present: JournalId) -> None:
+        self._data_directory = data_directory
         self._apex = apex
         self._present = present
         self._sent = 0
@@ -75,8 +75,8 @@ class JournalSender:
 
     async def rest(self, call: Any) -> None:
         """Send the batches that were appended since the copy."""
-        await self._disk.committer.drain()
-        part = self._disk.journals.get(self._present)
+        await self._data_directory.committer.drain()
+        part = self._data_directory.journals.get(self._present)
         if part is not None:
             self._sent = await self._send(call, part, self._sent)
 
@@ -111,13 +111,17 @@ class JournalSender:
         return after
 
     def _parts(self) -> list[JournalPart]:
-        ours = [p for k, p in self._disk.journals.parts.items() if is_within(k.zone, self._apex)]
+        ours = [
+            p
+            for k, p in self._data_directory.journals.parts.items()
+            if is_within(k.zone, self._apex)
+        ]
         return sorted(ours, key=lambda part: (part.key == self._present, part.key))
 
 
-def parts_within(disk: DataDirectory, apex: str) -> list[JournalId]:
+def parts_within(data_directory: DataDirectory, apex: str) -> list[JournalId]:
     """Return the local parts of a zone and of zones below it."""
-    return [key for key in disk.journals.parts if is_within(key.zone, apex)]
+    return [key for key in data_directory.journals.parts if is_within(key.zone, apex)]
 
 
 class JournalReceiver:
@@ -144,7 +148,7 @@ class JournalReceiver:
         self._given = given
         self._is_full = is_full
 
-    async def take(self, request: HandBackRequest) -> bool:
+    async def receive(self, request: HandBackRequest) -> bool:
         """
         Process a message of the journal; return False if the message has another kind.
 
@@ -175,7 +179,7 @@ class JournalReceiver:
         if header.HasField("predecessor"):
             before = place_from_wire(header.predecessor)
         check_part(self._given, part, before, self._known)
-        self._arriving.begin(part, before)
+        self._arriving.start_part(part, before)
         self.parts.append(part)
 
     async def _append(self, batch: Batch) -> None:

@@ -35,7 +35,7 @@ class NodeRetirement:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         members: Members,
         mqtt: MqttService,
         edge: Edge,
@@ -43,7 +43,7 @@ class NodeRetirement:
         shell: DirectoryService,
         committer: Committer,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._members = members
         self._mqtt = mqtt
         self._edge = edge
@@ -57,11 +57,11 @@ class NodeRetirement:
 
         Raises `RetireError` if a publish or a session remains here.
         """
-        log.info("retire.leaving", heir=heir, sessions=len(self._directory.holdings.held))
-        self._mqtt.leave()
+        log.info("retire.started", heir=heir, sessions=len(self._directory.ownership.held))
+        self._mqtt.close_all()
         await self._see_publishes_off()
         await self._committer.drain()
-        left = await self._give_sessions_away(heir)
+        left = await self._move_sessions(heir)
         if left:
             raise RetireError(f"{left}; see `txbroker sessions`")
         await self._committer.drain()
@@ -70,16 +70,16 @@ class NodeRetirement:
         """Remove this node from the members: other nodes no longer rely on it."""
         self._members.remove(self._members.name)
 
-    async def settle(self) -> None:
+    async def await_durable(self) -> None:
         """Return when all changes so far are durable."""
         await self._committer.drain()
 
-    def stay(self) -> None:
+    def undo(self) -> None:
         """Undo the departure: the node accepts clients again and is a member."""
         self._mqtt.is_leaving = False
-        self._members.announce(self._standing.grpc)
+        self._members.announce(self._node_grant.grpc)
 
-    async def _give_sessions_away(self, heir: str) -> str:
+    async def _move_sessions(self, heir: str) -> str:
         outcome: list[str] = []
         ended = asyncio.Event()
 
@@ -87,7 +87,7 @@ class NodeRetirement:
             outcome.append(left)
             ended.set()
 
-        self._shell.run(self._directory.leave(heir, lambda: self._mqtt.is_leaving), finish)
+        self._shell.run(self._directory.evacuate(heir, lambda: self._mqtt.is_leaving), finish)
         await ended.wait()
         return outcome[0]
 

@@ -18,12 +18,12 @@ async def settled(authority: Authority) -> None:
     await asyncio.wait_for(done.wait(), HANDOVER_STEP)
 
 
-async def receive(standing: NodeGrant, arrived: StagedZone) -> None:
+async def receive(node_grant: NodeGrant, staged_zone: StagedZone) -> None:
     """
     Make a zone's complete received state durable; raises `StoreError`, `TimeoutError`.
 
     The disk has one place for received state: the store must absorb an earlier zone first.
     """
-    if not await wait_until(lambda: standing.absorbing is None, HANDOVER_STEP):
+    if not await wait_until(lambda: node_grant.absorbing is None, HANDOVER_STEP):
         raise TimeoutError("the store has not taken in an earlier zone yet")
-    await asyncio.to_thread(standing.receive, arrived)
+    await asyncio.to_thread(node_grant.receive, staged_zone)

@@ -48,26 +48,26 @@ class StrayCollector:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         tasks: Tasks,
         publish: Publish,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
-        self._disk = disk
+        self._data_directory = data_directory
         self._tasks = tasks
         self._publish = publish
 
     def held(self) -> set[JournalId]:
         """Return the journal parts that retention must not trim."""
-        return {self._part_of(strays) for strays in self._standing.strays}
+        return {self._part_of(strays) for strays in self._node_grant.strays}
 
     def start(self) -> None:
         """Continue with the strays that an earlier process left."""
         by_apex: dict[str, list[Strays]] = {}
-        for strays in self._standing.strays:
+        for strays in self._node_grant.strays:
             by_apex.setdefault(strays.apex, []).append(strays)
         for some in by_apex.values():
             self.collect(some)
@@ -80,9 +80,12 @@ class StrayCollector:
         one maps to its last offset.
         """
         zone, granted = granted_by
-        if not granted or zone != (self._standing.zone or ""):
+        if not granted or zone != (self._node_grant.zone or ""):
             return {}
-        parts = (self._disk.journals.get(JournalId(zone, life)) for life in self._standing.lives)
+        parts = (
+            self._data_directory.journals.get(JournalId(zone, life))
+            for life in self._node_grant.lives
+        )
         return {
             part.key.epoch: part.next - 1
             for part in parts
@@ -103,8 +106,8 @@ class StrayCollector:
         count = 0
         for strays in some:
             count += await self._collect_one(strays, retained)
-        count += await self._give(retained.values())
-        log.warning("zone.strays", zone=some[0].apex, messages=count)
+        count += await self._publish_all(retained.values())
+        log.warning("zone.strays_forwarded", zone=some[0].apex, messages=count)
 
     async def _collect_one(self, strays: Strays, retained: dict[str, Message]) -> int:
         """Deliver one range of strays; a record's retained value leaves `retained`."""
@@ -117,16 +120,16 @@ class StrayCollector:
                 for record in records:
                     if record.message.retain:
                         retained.pop(record.message.topic, None)
-                count += await self._give(record.message for record in records)
-                left = self._standing.pass_on(left, through)
+                count += await self._publish_all(record.message for record in records)
+                left = self._node_grant.record_forwarded(left, through)
             except (StoreError, TimeoutError) as error:
-                log.warning("zone.strays_wait", zone=strays.apex, reason=str(error))
+                log.warning("zone.strays_deferred", zone=strays.apex, reason=str(error))
                 await asyncio.sleep(RETRY)
         return count
 
     def _part_of(self, strays: Strays) -> JournalId:
-        standing = self._standing
-        return JournalId(standing.zone or "", strays.epoch or standing.epoch)
+        node_grant = self._node_grant
+        return JournalId(node_grant.zone or "", strays.epoch or node_grant.epoch)
 
     def _require(self) -> Authority:
         assert self._authority is not None
@@ -136,14 +139,14 @@ class StrayCollector:
         """
         Return the next records of the zone, and the offset up to which the records are complete.
         """
-        part = self._disk.journals.get(self._part_of(strays))
+        part = self._data_directory.journals.get(self._part_of(strays))
         if part is None:
             return [], strays.through
-        chunk = self._disk.read(part, strays.after, strays.through, bound=strays.through)
+        chunk = self._data_directory.read(part, strays.after, strays.through, bound=strays.through)
         found = [r for r in chunk.records if is_within(r.message.topic, strays.apex)]
         return found, max(chunk.through, strays.after + 1)
 
-    async def _give(self, messages: Iterable[Message]) -> int:
+    async def _publish_all(self, messages: Iterable[Message]) -> int:
         """Publish the messages; return their number when all are safe."""
         waiting: set[int] = set()
         done = asyncio.Event()

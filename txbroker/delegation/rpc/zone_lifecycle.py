@@ -40,64 +40,64 @@ class ZoneLifecycle:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority,
         own_zone: LocalLink,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         retention: Retention,
         timers: Timers,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
         self.own_zone = own_zone
-        self._disk = disk
+        self._data_directory = data_directory
         self._retention = retention
-        self._table = disk.tables.table("handover")
+        self._table = data_directory.tables.table("handover")
         self._timers = timers
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._told_cut_off = 0
         self._told_refusal = ""
-        waiting = standing.absorbing
-        disk.arrivals.clean(None if waiting is None else waiting.apex)
+        waiting = node_grant.absorbing
+        data_directory.arrivals.clean(None if waiting is None else waiting.apex)
 
     @property
     def is_due(self) -> bool:
         """True if the zone is granted and is not served at the granted epoch."""
-        authority, standing = self._authority, self._standing
-        return standing.serving and (not authority.serving or authority.epoch != standing.epoch)
+        authority, node_grant = self._authority, self._node_grant
+        return node_grant.serving and (not authority.serving or authority.epoch != node_grant.epoch)
 
     def open(self) -> None:
         """Serve the zone at the epoch of the node grant."""
-        authority, standing = self._authority, self._standing
-        arrived = standing.absorbing
-        if arrived is None or self._has(arrived) or arrived.apex != authority.apex:
-            authority.open(standing.epoch)
+        authority, node_grant = self._authority, self._node_grant
+        staged_zone = node_grant.absorbing
+        if staged_zone is None or self._has(staged_zone) or staged_zone.apex != authority.apex:
+            authority.open(node_grant.epoch)
             self.absorb()
         else:
-            authority.open(standing.epoch, arrived.incoming)
-            self._note(arrived)
-        self.own_zone.open(standing.cut)
-        self._turn.end()
+            authority.open(node_grant.epoch, staged_zone.incoming)
+            self._record(staged_zone)
+        self.own_zone.open(node_grant.cut)
+        self._flush_queue.end()
 
     def absorb(self) -> None:
         """Absorb the received state that is committed, unless the store already has it."""
-        arrived = self._standing.absorbing
-        if arrived is None:
+        staged_zone = self._node_grant.absorbing
+        if staged_zone is None:
             return
         try:
-            self._disk.arrivals.adopt(arrived.apex, self._disk.journals)
+            self._data_directory.arrivals.adopt(staged_zone.apex, self._data_directory.journals)
         except StoreError as error:
             # A zone without this state would hide acknowledged messages. The node ends, and its
             # next start tries again.
-            self._disk.fail(error)
+            self._data_directory.fail(error)
             return
-        if not self._has(arrived):
-            self._authority.absorb(arrived.apex, arrived.incoming)
-            for edge, places in arrived.needs.items():
+        if not self._has(staged_zone):
+            self._authority.absorb(staged_zone.apex, staged_zone.incoming)
+            for edge, places in staged_zone.needs.items():
                 for part, offset in places.items():
                     self._retention.inherit(edge, part, offset)
-        self._note(arrived)
+        self._record(staged_zone)
 
     def refuse(self, reason: str, cut_off: int) -> None:
         """
@@ -105,53 +105,55 @@ class ZoneLifecycle:
 
         `cut_off`: the epoch of a branch that the node keeps; 0: no branch.
         """
-        standing, authority = self._standing, self._authority
-        standing.refuse()
+        node_grant, authority = self._node_grant, self._authority
+        node_grant.refuse()
         if authority.serving:
             authority.suspend()
-            self._turn.end()
+            self._flush_queue.end()
             self._told_refusal = ""
         if reason != self._told_refusal:  # a refused node asks again each second
             self._told_refusal = reason
-            log.error("zone.fenced", zone=standing.zone, epoch=standing.epoch, reason=reason)
+            log.error("zone.fenced", zone=node_grant.zone, epoch=node_grant.epoch, reason=reason)
         if cut_off and cut_off != self._told_cut_off:
-            standing.diverge(cut_off)
+            node_grant.diverge(cut_off)
             self._told_cut_off = cut_off
-            log.error("zone.divergent", zone=standing.zone, epoch=cut_off, reason=reason)
+            log.error("zone.divergent", zone=node_grant.zone, epoch=cut_off, reason=reason)
 
-    def check_room(self, arrived: StagedZone) -> None:
+    def check_room(self, staged_zone: StagedZone) -> None:
         """
         Refuse a zone with whose state a table here would pass its bound; raises `NoRoom`.
 
         All of it is refused: each mark, need and retained message is one that nobody else has.
         """
-        edges = {interest.edge for interest in arrived.incoming.interests} | arrived.needs.keys()
-        lack = self._authority.subtrees.lacks_room(arrived.apex, arrived.incoming, edges)
-        below = {apex for apex, _ in epochs_of(arrived.subtree)}
-        if not lack and not has_room_for(self._standing.table, below):
+        edges = {
+            interest.edge for interest in staged_zone.incoming.interests
+        } | staged_zone.needs.keys()
+        lack = self._authority.subtrees.lacks_room(staged_zone.apex, staged_zone.incoming, edges)
+        below = {apex for apex, _ in epochs_of(staged_zone.subtree)}
+        if not lack and not has_room_for(self._node_grant.table, below):
             lack = f"zones; there are {APEXES} below it at the most"
         if lack:
-            node, zone = self._standing.node, arrived.apex
+            node, zone = self._node_grant.node, staged_zone.apex
             raise NoRoom(f"node {node!r} has no room for zone {zone!r}: too many {lack}")
 
     # internal
 
-    def _has(self, arrived: StagedZone) -> bool:
-        return self._table.get(_ABSORBED) == _name(arrived)
+    def _has(self, staged_zone: StagedZone) -> bool:
+        return self._table.get(_ABSORBED) == _name(staged_zone)
 
-    def _note(self, arrived: StagedZone) -> None:
+    def _record(self, staged_zone: StagedZone) -> None:
         # The same turn appends this mark and the absorbed state, in one batch: a crash between two
         # batches would absorb the state twice.
-        self._table.put(_ABSORBED, _name(arrived))
-        self._disk.committer.when_durable(self._finish)
+        self._table.put(_ABSORBED, _name(staged_zone))
+        self._data_directory.committer.when_durable(self._finish)
 
     def _finish(self) -> None:
         try:
-            self._standing.absorbed()
+            self._node_grant.absorbed()
         except StoreError as error:
-            log.error("state.unsaved", reason=str(error))
+            log.error("state.write_failed", reason=str(error))
             self._timers.call_later(RETRY, self._finish)
 
 
-def _name(arrived: StagedZone) -> bytes:
-    return f"{arrived.epoch} {arrived.apex}".encode()
+def _name(staged_zone: StagedZone) -> bytes:
+    return f"{staged_zone.epoch} {staged_zone.apex}".encode()

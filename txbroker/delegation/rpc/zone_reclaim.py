@@ -35,14 +35,14 @@ class ZoneReclaim:
     def __init__(
         self,
         *,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         authority: Authority | None,
         parent: JoinServer,
         channels: Channels,
         ownership: asyncio.Lock,
         on_granted: Callable[[], None],
     ) -> None:
-        self._standing = standing
+        self._node_grant = node_grant
         self._authority = authority
         self._parent = parent
         self._channels = channels
@@ -56,29 +56,30 @@ class ZoneReclaim:
         `epoch` is the epoch that the operator has seen. Raises `ReclaimError`, `StoreError`.
         """
         async with self._ownership:
-            if self._standing.restored and zone == self._standing.zone:
+            if self._node_grant.restored and zone == self._node_grant.zone:
                 return self._insist()
             if self._authority is None or not self._authority.serving:
-                raise ReclaimError(f"node {self._standing.node!r} serves no zone now")
+                raise ReclaimError(f"node {self._node_grant.node!r} serves no zone now")
             cut = self._delegated(zone, epoch)
             await self._check_dead(cut)
             if not self._authority.subtrees.may_reclaim(zone):
                 raise ReclaimError(
-                    f"node {self._standing.node!r} keeps the needs of as many edges as it can; let"
+                    f"node {self._node_grant.node!r} keeps the needs of as many edges as it can; "
+                    "let"
                     " lost ones go: txbroker forget"
                 )
-            table = self._standing.table
+            table = self._node_grant.table
             offset = self._authority.delivered
             own = JournalId(self._authority.apex, self._authority.epoch)
             table.reclaim(zone, offset)
-            table.note(
+            table.record_transition(
                 EpochTransition(
                     apex=zone,
                     left=LogPosition(JournalId(zone, epoch), FOREVER),
                     entered=LogPosition(own, offset),
                 )
             )
-            self._standing.save()
+            self._node_grant.save()
             self._authority.subtrees.reclaim(zone, epoch)
             self._parent.serve_below(zone)
             log.warning("zone.reclaimed", zone=zone, peer=cut.node, epoch=epoch)
@@ -91,15 +92,15 @@ class ZoneReclaim:
         The parent would know the zone's later history, but the parent is away. The operator
         confirms that no newer data exists.
         """
-        self._standing.insist()
-        log.warning("zone.insisted", zone=self._standing.zone, epoch=self._standing.epoch)
+        self._node_grant.insist()
+        log.warning("zone.forced", zone=self._node_grant.zone, epoch=self._node_grant.epoch)
         self._on_granted()
-        return self._standing.epoch
+        return self._node_grant.epoch
 
     def _delegated(self, zone: str, epoch: int) -> ZoneCut:
-        held = self._standing.table.get(zone)
+        held = self._node_grant.table.get(zone)
         if held is None:
-            above = self._standing.table.lookup(zone)
+            above = self._node_grant.table.lookup(zone)
             if above is not None:
                 raise ReclaimError(
                     f"zone {zone!r} lies below zone {above.apex!r} of node {above.node!r}; ask that"

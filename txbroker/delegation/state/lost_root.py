@@ -18,7 +18,7 @@ from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.delegation.state.node_state import KnownRoot
 from txbroker.model.errors import PeerError, StoreError
 from txbroker.rpc.streams import brief
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 
 log = get_logger()
@@ -29,8 +29,8 @@ class LostRoot:
     Judges the root that each peer names; `restart` ends the node in good order and starts it again.
     """
 
-    def __init__(self, standing: NodeGrant, *, restart: Callable[[], None]) -> None:
-        self._standing = standing
+    def __init__(self, node_grant: NodeGrant, *, restart: Callable[[], None]) -> None:
+        self._node_grant = node_grant
         self._restart = restart
 
     def judge(self, peer: str, says: Any) -> str | None:
@@ -40,15 +40,15 @@ class LostRoot:
         `says` is the peer's message with the root's name: an Announce, an OpenLinkRequest or a
         ReadRequest. Raises `PeerError` for a lie.
         """
-        standing = self._standing
-        told = checked_root(says, standing)
+        node_grant = self._node_grant
+        told = checked_root(says, node_grant)
         if told is None:
             return None
         # a renumbering root still serves at the epoch that was used before
-        if not standing.renumbering:
-            if not standing.is_reused(told):
+        if not node_grant.renumbering:
+            if not node_grant.is_reused(told):
                 return None
-            if not standing.may_renumber:
+            if not node_grant.may_renumber:
                 raise PeerError(
                     f"another root {told.identity!r} at epoch {told.epoch}, and this one has taken"
                     " the place of too many; delete `data` of the node that says so"
@@ -57,16 +57,16 @@ class LostRoot:
         return "the root has lost its disk and takes a new epoch"
 
     def _renumber(self, peer: str, told: KnownRoot) -> None:
-        standing, before = self._standing, self._standing.epoch
+        node_grant, before = self._node_grant, self._node_grant.epoch
         try:
-            standing.renumber(told)
+            node_grant.renumber(told)
         except StoreError as error:
-            tell_repeated(log.error, "state.unsaved", kind="renumber", reason=str(error))
+            log_limited(log.error, "state.write_failed", kind="renumber", reason=str(error))
             return
         log.warning(
-            "root.renumbered",
-            zone=standing.zone,
-            epoch=standing.epoch,
+            "root.epoch_replaced",
+            zone=node_grant.zone,
+            epoch=node_grant.epoch,
             before=before,
             peer=brief(peer),
             reason="the node knows an earlier root, which used this epoch; the node starts again",
@@ -81,7 +81,7 @@ def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
     return control_pb2.Root(zone=root.zone, epoch=root.epoch, identity=root.identity)
 
 
-def checked_root(says: Any, standing: NodeGrant) -> KnownRoot | None:
+def checked_root(says: Any, node_grant: NodeGrant) -> KnownRoot | None:
     """
     Return the root that the message names; None: no root, or an older node's message.
 
@@ -91,7 +91,7 @@ def checked_root(says: Any, standing: NodeGrant) -> KnownRoot | None:
     if not says.HasField("root") or not says.root.identity:
         return None
     told = KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
-    heard = standing.root
+    heard = node_grant.root
     known = heard.epoch if heard is not None and heard.zone == told.zone else 0
-    check_near("root.epoch", told.epoch, max(known, standing.known_epoch(told.zone)))
+    check_near("root.epoch", told.epoch, max(known, node_grant.known_epoch(told.zone)))
     return told

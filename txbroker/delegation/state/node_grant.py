@@ -5,9 +5,9 @@ Every change here is saved before anybody is told of it. The composition and the
 this one object, so that there is one truth about "who am I".
 
 A zone that changes hands arrives in three steps, each durable (protocol rule 12): `receive` keeps
-its state aside while the parent has not decided; `grant`, or `take_back` where it comes from a
-child, makes the decision known; `absorbed` says that the state is where the zone is served from. A
-node that dies between two of them does the rest when it starts.
+its state aside while the parent has not decided; `grant`, or `commit_hand_back` where it comes from
+a child, makes the decision known; `absorbed` says that the state is where the zone is served from.
+A node that dies between two of them does the rest when it starts.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class NodeGrant:
         self._is_fencing = False
         self._is_refused = False
         self._on_change: list[Callable[[], None]] = []
-        self._arrived = folder.incoming.load()
+        self._staged_zone = folder.incoming.load()
         if parent is None and not state.serving:
             self._state = attrs.evolve(self._state, serving=True, epoch=ROOT_EPOCH)
         self.save()
-        if self._arrived is not None and not self._is_of_use(self._arrived):
+        if self._staged_zone is not None and not self._is_of_use(self._staged_zone):
             self._forget_arrived()
 
     # queries
@@ -163,10 +163,10 @@ class NodeGrant:
         """
         Return the epoch of a handover to this node whose outcome the node does not know; or 0.
         """
-        arrived = self._arrived
-        if arrived is None or arrived.apex != self.zone or arrived.epoch <= self.epoch:
+        staged_zone = self._staged_zone
+        if staged_zone is None or staged_zone.apex != self.zone or staged_zone.epoch <= self.epoch:
             return 0
-        return arrived.epoch
+        return staged_zone.epoch
 
     @property
     def divergent(self) -> int:
@@ -176,7 +176,7 @@ class NodeGrant:
     @property
     def absorbing(self) -> StagedZone | None:
         """Return the received state that is committed and not yet absorbed into the store."""
-        return self._arrived if self._state.absorbing is not None else None
+        return self._staged_zone if self._state.absorbing is not None else None
 
     @property
     def lineage(self) -> tuple[ZoneCut, ...]:
@@ -252,14 +252,14 @@ class NodeGrant:
         """Run `action` after each change of lineage or of the cuts below."""
         self._on_change.append(action)
 
-    def receive(self, arrived: StagedZone) -> None:
+    def receive(self, staged_zone: StagedZone) -> None:
         """
         Make a zone's complete received state durable, in place of an undecided earlier one.
 
         The state may be large, so the caller runs this in a thread, one call at a time.
         """
-        self._folder.incoming.save(arrived)
-        self._arrived = arrived
+        self._folder.incoming.save(staged_zone)
+        self._staged_zone = staged_zone
 
     def grant(
         self,
@@ -286,8 +286,8 @@ class NodeGrant:
         if not self.restored and epoch not in (0, self.epoch, self.prepared):
             raise PeerError(f"this node has nothing of epoch {epoch}")
         changes: dict[str, Any] = {}
-        if epoch > self.epoch and self._arrived is not None:
-            self.table.take_over(self._arrived.subtree)
+        if epoch > self.epoch and self._staged_zone is not None:
+            self.table.replace_all(self._staged_zone.subtree)
             changes["absorbing"] = self.zone
         elif self.restored and epoch:
             self.table.recall(below)
@@ -314,15 +314,15 @@ class NodeGrant:
         changes = self._renewed(epoch) if self.holds else {}
         self._set(restored=False, epoch=epoch, **changes)
 
-    def take_back(self, apex: str, passage: EpochTransition) -> None:
+    def commit_hand_back(self, apex: str, transition: EpochTransition) -> None:
         """
         Commit a child's hand-back of `apex`, whose state was received before.
 
-        The zone is this node's again, and its topics make the transition `passage`.
+        The zone is this node's again, and its topics make the transition `transition`.
         """
-        assert self._arrived is not None and self._arrived.apex == apex
-        self.table.release(apex, self._arrived.subtree)
-        self.table.note(passage)
+        assert self._staged_zone is not None and self._staged_zone.apex == apex
+        self.table.release(apex, self._staged_zone.subtree)
+        self.table.record_transition(transition)
         self._set(absorbing=apex)
 
     def absorbed(self) -> None:
@@ -340,9 +340,9 @@ class NodeGrant:
         self._is_fencing = fenced
         self._set(fenced=fenced)
 
-    def lose(self) -> None:
+    def record_loss(self) -> None:
         """Record that the zone and the delegations below it are no longer this node's."""
-        self.table.lose()
+        self.table.forget_all()
         self._set(serving=False, fenced=False)
 
     def refuse(self) -> None:
@@ -357,18 +357,18 @@ class NodeGrant:
         """
         self._set(divergent=epoch)
 
-    def settle(self) -> None:
+    def record_settled(self) -> None:
         """Record that the branch is settled: the node holds no grant and may ask for its zone."""
-        self.table.lose()
+        self.table.forget_all()
         self._set(serving=False, fenced=False, divergent=0)
         self._forget_arrived()
 
-    def meet(self, parent: KnownParent) -> None:
+    def record_parent(self, parent: KnownParent) -> None:
         """Remember the parent that granted the zone."""
         if parent != self._state.known_parent:
             self._set(known_parent=parent)
 
-    def hear_root(self, told: KnownRoot | None) -> None:
+    def record_root(self, told: KnownRoot | None) -> None:
         """Remember the root that another node names; an epoch that is not later is ignored."""
         known = self._state.root
         if told is None or self.parent is None:
@@ -393,7 +393,7 @@ class NodeGrant:
         if len(new) > 1:
             # Without this transition, a session at the lost root's position would read the present
             # part only.
-            self.table.begin_behind(apex, told.epoch, new[first])
+            self.table.prepend_part(apex, told.epoch, new[first])
         self._set(
             epoch=new[state.epoch],
             renumbering=state.epoch,
@@ -450,7 +450,7 @@ class NodeGrant:
             changes = self._renewed(self.epoch + 1)
             self._set(epoch=self.epoch + 1, **changes)
 
-    def left_out(self, apex: str) -> int:
+    def skipped_epochs(self, apex: str) -> int:
         """
         Return the number of epochs above the known ones that a child's copy must skip.
 
@@ -476,7 +476,7 @@ class NodeGrant:
         to `offset`, and those of `earlier` lives, which map each epoch to its last offset.
         """
         if 0 < before < cut.epoch:
-            self.table.note_renewal(cut.apex, before, cut.epoch)
+            self.table.record_renewal(cut.apex, before, cut.epoch)
         strays: list[Strays] = []
         if self.table.get(cut.apex) is None:
             strays = [
@@ -489,7 +489,7 @@ class NodeGrant:
         self._set(strays=(*self._state.strays, *strays))
         return tuple(strays)
 
-    def pass_on(self, strays: Strays, after: int) -> Strays | None:
+    def record_forwarded(self, strays: Strays, after: int) -> Strays | None:
         """
         Record that the owner has the strays up to the offset `after`; return the rest, or None.
         """
@@ -498,7 +498,7 @@ class NodeGrant:
         self._set(strays=others if left is None else (*others, left))
         return left
 
-    def move(
+    def set_parent(
         self, parent: ZoneCut, identity: str = "", ended: Mapping[str, int] | None = None
     ) -> None:
         """
@@ -523,7 +523,7 @@ class NodeGrant:
         names = (cut.node for cut in self.lineage if cut.grpc == self.parent)
         return known.node if known is not None else next(names, "")
 
-    def look_above(self) -> str:
+    def choose_ancestor(self) -> str:
         """
         Choose another parent, as the present one is lost; return its address, or "".
 
@@ -532,7 +532,7 @@ class NodeGrant:
         """
         above = next((cut for cut in reversed(self.lineage) if cut.grpc != self.parent), None)
         if above is not None and not self.is_outdated(above):
-            self.move(above)
+            self.set_parent(above)
             return above.grpc
         if self.parent == self._configured_parent:
             return ""
@@ -591,8 +591,8 @@ class NodeGrant:
         Offsets begin anew.
         """
         state = self._state
-        self.table.note_renewal(state.zone or "", state.epoch, epoch)
-        self.table.begin_anew()
+        self.table.record_renewal(state.zone or "", state.epoch, epoch)
+        self.table.reset_offsets()
         return {
             "begun": 0,
             "lives": (*state.lives, state.epoch)[-LIVES:],
@@ -609,12 +609,12 @@ class NodeGrant:
         self._state = state
         run_all(self._on_change)
 
-    def _is_of_use(self, arrived: StagedZone) -> bool:
-        return self._state.absorbing == arrived.apex or self.prepared > 0
+    def _is_of_use(self, staged_zone: StagedZone) -> bool:
+        return self._state.absorbing == staged_zone.apex or self.prepared > 0
 
     def _forget_arrived(self) -> None:
-        if self._arrived is not None:
-            self._arrived = None
+        if self._staged_zone is not None:
+            self._staged_zone = None
             self._folder.incoming.remove()
 
     def _ended_above(self) -> dict[str, int]:

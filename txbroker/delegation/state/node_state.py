@@ -190,7 +190,7 @@ class DataFolder:
         self._on_failed = on_failed
         self._file = path / "state.json"
         self.incoming = ReceivedZoneFile(path / "incoming")
-        self._lock = self._take_lock()
+        self._lock = self._lock_folder()
         self._reserve = path / RESERVE
         self._text = StateText()
 
@@ -247,7 +247,7 @@ class DataFolder:
         except FileInDoubt as error:
             self._on_failed(error)
             raise
-        self._keep_reserve()
+        self._reserve_space()
 
     def close(self) -> None:
         """Release the lock."""
@@ -261,7 +261,7 @@ class DataFolder:
                 self._reserve.unlink(missing_ok=True)
             checked_file.save_text(self._file, text)
 
-    def _keep_reserve(self) -> None:
+    def _reserve_space(self) -> None:
         """Reserve the bytes of the next state, if the disk has room."""
         try:
             wanted = max(_SMALLEST, 2 * self._file.stat().st_size)
@@ -273,12 +273,12 @@ class DataFolder:
             with contextlib.suppress(OSError):
                 self._reserve.unlink(missing_ok=True)
 
-    def _take_lock(self) -> IO[str]:
+    def _lock_folder(self) -> IO[str]:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as opened:
                 lock = opened.enter_context((self._path / "lock").open("w"))
-                machine_check.take_lock(lock, self._path)
+                machine_check.lock_folder(lock, self._path)
                 machine_check.check_disk(lock, self._path)
                 opened.pop_all()
         except OSError as error:

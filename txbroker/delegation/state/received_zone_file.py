@@ -54,9 +54,9 @@ class ReceivedZoneFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def save(self, arrived: StagedZone) -> None:
+    def save(self, staged_zone: StagedZone) -> None:
         """Make the state durable in place of any other; raises `StoreError`."""
-        atomic_file.replace(self._path, atomic_file.to_frames(_messages(arrived)))
+        atomic_file.replace(self._path, atomic_file.to_frames(_messages(staged_zone)))
 
     def load(self) -> StagedZone | None:
         """Load the last saved state; None if the file is missing; raises `StoreError`."""
@@ -81,40 +81,40 @@ class ReceivedZoneFile:
                 f"{self._path}: format {head.format} is newer than this version's {FORMAT};"
                 " start the newer txbroker"
             )
-        incoming = ReceivedZone()
+        received_zone = ReceivedZone()
         if head.HasField("predecessor"):
             before = head.predecessor
-            incoming.predecessor = (before.zone, before.epoch, before.offset)
+            received_zone.predecessor = (before.zone, before.epoch, before.offset)
         for message in messages[1:]:
-            incoming.take(snapshot_from_wire(control_pb2.Snapshot.FromString(message)))
+            received_zone.merge(snapshot_from_wire(control_pb2.Snapshot.FromString(message)))
         return StagedZone(
             apex=head.apex,
             epoch=head.epoch,
-            incoming=incoming,
+            incoming=received_zone,
             needs=needs_from_wire(head.needs),
             subtree=subtree_from_wire(head.subtree),
         )
 
 
-def _messages(arrived: StagedZone) -> Iterator[bytes]:
+def _messages(staged_zone: StagedZone) -> Iterator[bytes]:
     head = store_pb2.Arrived(
         format=FORMAT,
-        apex=arrived.apex,
-        epoch=arrived.epoch,
-        subtree=subtree_to_wire(arrived.subtree),
-        needs=needs_to_wire(arrived.needs),
+        apex=staged_zone.apex,
+        epoch=staged_zone.epoch,
+        subtree=subtree_to_wire(staged_zone.subtree),
+        needs=needs_to_wire(staged_zone.needs),
     )
-    incoming = arrived.incoming
-    if incoming.predecessor is not None:
-        zone, epoch, offset = incoming.predecessor
+    received_zone = staged_zone.incoming
+    if received_zone.predecessor is not None:
+        zone, epoch, offset = received_zone.predecessor
         before = control_pb2.Predecessor(zone=zone, epoch=epoch, offset=offset)
         head.predecessor.CopyFrom(before)
     yield head.SerializeToString()
-    for part in in_parts(incoming.retained.values()):
+    for part in in_parts(received_zone.retained.values()):
         yield snapshot_to_wire(part).SerializeToString()
     rest = ZoneSnapshot(
-        interests=tuple(incoming.interests),
-        delegations=tuple(incoming.delegations),
-        marks=tuple(incoming.marks.items()),
+        interests=tuple(received_zone.interests),
+        delegations=tuple(received_zone.delegations),
+        marks=tuple(received_zone.marks.items()),
     )
     yield snapshot_to_wire(rest).SerializeToString()

@@ -24,7 +24,9 @@ STAGED = 2 * 1024 * 1024
 
 
 class StagedJournal:
-    """The parts of one zone's journal: `begin` a part, append its batches, then begin the next."""
+    """
+    The parts of one zone's journal: `start_part` a part, append its batches, then begin the next.
+    """
 
     def __init__(self, folder: Path, journals: Journals, committer: Committer) -> None:
         """Create the staged journal; only `StagedJournals` does."""
@@ -34,9 +36,9 @@ class StagedJournal:
         self._part: JournalPart | None = None
         self._staged = 0
 
-    def begin(self, key: JournalId, predecessor: LogPosition | None) -> None:
+    def start_part(self, key: JournalId, predecessor: LogPosition | None) -> None:
         """Begin a part; raises `StoreError`."""
-        self._part = self._journals.begin(key, predecessor)
+        self._part = self._journals.create(key, predecessor)
 
     async def append(self, batch: Batch) -> None:
         """
@@ -77,7 +79,7 @@ class StagedJournals:
         self._on_trimmed = on_trimmed
         self._segment_bytes = segment_bytes
 
-    def begin(self, zone: str) -> StagedJournal:
+    def start(self, zone: str) -> StagedJournal:
         """Begin a zone's journal in place of an earlier failed one."""
         self.forget(zone)
         folder = self._folder / zone_folder(zone)

@@ -48,7 +48,7 @@ from txbroker.rpc.streams import brief, end_turn
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.structured_log import TELL_AGAIN, get_logger, tell_repeated
+from txbroker.runtime.structured_log import TELL_AGAIN, get_logger, log_limited
 from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         shares: FairShares,
         channels: Channels,
         tasks: Tasks,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         counters: Counters,
         now: Callable[[], float],
     ) -> None:
@@ -123,7 +123,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         self._shares = shares
         self._channels = channels
         self._tasks = tasks
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._counters = counters
         self._now = now
         self._lookups: dict[tuple[str, bytes], _Lookups] = {}
@@ -147,36 +147,36 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     def beat(self) -> None:
         """Do the periodic work, about once a second."""
         self._directory.tick()
-        self._say_what_waits()
+        self._log_waiting()
         self.flush()
-        self._turn.end()
+        self._flush_queue.end()
 
-    async def settle(self, seconds: float) -> None:
+    async def await_keepers(self, seconds: float) -> None:
         """Wait until the reachable keepers know the whole state, at most `seconds`."""
         until = self._now() + seconds
-        while self._now() < until and not self._directory.registrar.is_settled:
+        while self._now() < until and not self._directory.replicator.is_settled:
             await asyncio.sleep(SETTLE_PAUSE)
             self.flush()
-            self._turn.end()
+            self._flush_queue.end()
 
     def wake(self) -> None:
         """Schedule a flush at the end of this turn."""
-        self._turn.mark_dirty(self)
+        self._flush_queue.mark_dirty(self)
 
     def flush(self) -> None:
         """Send the due batches to the keepers."""
         if not self._ready.is_set():
             return
-        registrar, now = self._directory.registrar, self._now()
+        replicator, now = self._directory.replicator, self._now()
         for name in self._directory.members.peers():
-            batch = registrar.batch(name, now)
+            batch = replicator.batch(name, now)
             if batch is not None:
                 self._tasks.start(self._register(name, batch))
-        if registrar.go_on():
-            self._turn.mark_next(self)
+        if replicator.advance():
+            self._flush_queue.mark_next(self)
         for asked in self._directory.admission.due():
             self._tasks.start(self._admit(asked))
-        if not self._is_hurrying and self._has_to_hurry:
+        if not self._is_hurrying and self._must_hurry:
             self._is_hurrying = True
             self._tasks.start(self._hurry())
 
@@ -198,7 +198,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         except StopIteration as stop:
             finished(stop.value)
             return
-        self._tasks.start(self._go_on(procedure, step, finished))
+        self._tasks.start(self._advance(procedure, step, finished))
 
     # from other nodes
 
@@ -213,18 +213,20 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
                 check_request(question, self._directory.greatest)
         except PeerError as error:
             reason, peer = brief(str(error)), brief(request.source)
-            tell_repeated(log.warning, "directory.lied", kind=peer, peer=peer, reason=reason)
+            log_limited(
+                log.warning, "directory.invalid_message", kind=peer, peer=peer, reason=reason
+            )
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         answer = None
         if question is not None:
             answer = self._directory.handle(request.source, _checked(question))
-            self._turn.end()
+            self._flush_queue.end()
         if answer is None:
             # A refused request changed no table, and waits for no sync: strangers must not slow
             # down members.
             self._counters.add("directory.refused")
             # The log line has no kind: a stranger that invents names would cause a line for each.
-            tell_repeated(log.info, "directory.refused", peer=brief(request.source))
+            log_limited(log.info, "directory.refused", peer=brief(request.source))
             return wire.reply(me, None)
         if isinstance(answer, Registered) and answer.full:
             self._counters.add("directory.full", len(answer.full))
@@ -237,7 +239,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     # internal: procedures
 
-    async def _go_on(
+    async def _advance(
         self, procedure: Procedure[T], step: Step, finished: Callable[[T], object]
     ) -> None:
         try:
@@ -249,7 +251,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             finished(stop.value)
         finally:
             procedure.close()
-            self._turn.end()
+            self._flush_queue.end()
 
     async def _do(self, step: Step) -> None:
         match step:
@@ -317,7 +319,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         if name == directory.members.name:
             answer = directory.handle(name, request)
         elif isinstance(request, Lookup):
-            answer = await self._look_up(name, request)
+            answer = await self._lookup(name, request)
         else:
             answer = await self._send(name, request)
         if isinstance(answer, OtherView):
@@ -327,7 +329,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             return None
         return answer
 
-    async def _look_up(self, name: str, request: Lookup) -> Reply | None:
+    async def _lookup(self, name: str, request: Lookup) -> Reply | None:
         """
         Gather lookups in one request, also those that come before an earlier request has its reply.
 
@@ -380,7 +382,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             if reply.node != name:
                 self._directory.reach.missed(name, began)
                 return None  # another node has the address now
-            self._directory.heard(name)
+            self._directory.record_contact(name)
             answer = wire.answer_of(reply)
             if answer is not None:
                 check_answer(request, answer, self._directory.greatest)
@@ -391,8 +393,12 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             log.debug("directory.unanswered", peer=name, reason=str(error))
             return None
         except PeerError as error:
-            tell_repeated(
-                log.warning, "directory.lied", kind=name, peer=name, reason=brief(str(error))
+            log_limited(
+                log.warning,
+                "directory.invalid_message",
+                kind=name,
+                peer=name,
+                reason=brief(str(error)),
             )
             return None
         if isinstance(answer, OtherView):
@@ -424,22 +430,22 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             self._directory.admission.answered(asked, is_member=is_member)
         self.wake()
 
-    def _say_what_waits(self) -> None:
+    def _log_waiting(self) -> None:
         directory = self._directory
         waiting, left_out = directory.admission.waiting, directory.members.left_out
         if not waiting:
             self._told_waiting = None
         elif self._is_to_be_told():
             self._told_waiting = self._now()
-            tell_repeated(
+            log_limited(
                 log.warning,
-                "members.waiting",
+                "members.unreachable",
                 count=waiting,
                 reason="other nodes tell of members that do not answer; they count when they do",
             )
         if left_out > self._left_out:
             self._left_out = left_out
-            tell_repeated(
+            log_limited(
                 log.error,
                 "members.full",
                 limit=LIMIT,
@@ -457,28 +463,28 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         directory = self._directory
         answer = await self._send(name, batch)
         if isinstance(answer, Registered):
-            directory.registrar.answered(name, batch, answer, self._now())
+            directory.replicator.answered(name, batch, answer, self._now())
             directory.conflicts.on_registered(batch, answer)
         else:
             if isinstance(answer, OtherView):
                 share = directory.on_other_view(name, answer)
                 if share is not None:
                     await self._send(name, share)
-            directory.registrar.failed(name, batch, self._now())
+            directory.replicator.failed(name, batch, self._now())
         self._end_pauses()
         self.wake()
 
     @property
-    def _has_to_hurry(self) -> bool:
+    def _must_hurry(self) -> bool:
         """True if keepers lack entries of this node."""
-        return not (self._directory.members.is_alone or self._directory.registrar.is_settled)
+        return not (self._directory.members.is_alone or self._directory.replicator.is_settled)
 
     async def _hurry(self) -> None:
         try:
-            while self._has_to_hurry:
+            while self._must_hurry:
                 await asyncio.sleep(OFTEN)
                 self.flush()
-                self._turn.end()
+                self._flush_queue.end()
         finally:
             self._is_hurrying = False
 

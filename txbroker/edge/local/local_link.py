@@ -3,7 +3,7 @@ The node's own zone as its edge reaches it: no link, the authority answers at on
 
 The link object is both ends: the edge's `OwnerPort` and the authority's `EdgePort`. The link is
 closed (no route), open, or parked: a fence holds a topic, and publishes wait for `unpark`. `open`
-begins a new stream; `tell_gone` closes the link when another node serves the zone.
+begins a new stream; `announce_end` closes the link when another node serves the zone.
 
 Publishes first wait until their origin id is durable (`_outbound`), then at the authority, for its
 commit. After the commit their clients are acknowledged, in order. A refused publish returns to the
@@ -44,22 +44,22 @@ MOST_KEPT = 1000
 class LocalLink:
     """Joins the edge and the authority of one node."""
 
-    def __init__(self, edge: Edge, authority: Authority, pressure: Backpressure) -> None:
+    def __init__(self, edge: Edge, authority: Authority, backpressure: Backpressure) -> None:
         self._edge = edge
         self._authority = authority
-        self._pressure = pressure
+        self._backpressure = backpressure
         self._route: Route | None = None
         self._peer: EdgePeer | None = None
         self._is_parked = False
         self._void: list[Item] = []
         self._epoch = 0
-        self._outbound = DurableSendQueue(edge.keeper.save_then, self._give)
+        self._outbound = DurableSendQueue(edge.session_store.save_then, self._send_entry)
         self._is_waited_for = False
         self._streams: list[LocalOutboxStream] = []
         self._key: MarkKey
         self._next = 1
-        pressure.when_relieved(self._go_on)
-        edge.publisher.wire(self.pass_on)
+        backpressure.when_relieved(self._resume)
+        edge.publisher.wire(self.forward)
         edge.interests.wire(self.answer_now)
 
     # from the node
@@ -75,9 +75,9 @@ class LocalLink:
         void, self._void = self._void, []
         route.queue.wait_first(void)
         self._epoch = cut.epoch
-        edge.on_owner(route, cut.epoch, authority.predecessor, authority.passages)
-        edge.interests.bring_up(route)
-        self._begin_stream(cut.apex)
+        edge.on_owner(route, cut.epoch, authority.predecessor, authority.transitions)
+        edge.interests.update_now(route)
+        self._open_stream(cut.apex)
         greeting = EdgeGreeting(
             edge=edge.name,
             incarnation=edge.incarnation,
@@ -97,7 +97,7 @@ class LocalLink:
             if one.is_inherited:
                 edge.cuts.on_cut_ended(route, one.apex, one.epoch, one.offset)
             else:
-                self.tell_gone(one.apex, one.epoch, one.offset)
+                self.announce_end(one.apex, one.epoch, one.offset)
         self._catch_up(caught_up)
         position = StreamPosition(epoch=cut.epoch, offset=authority.delivered)
         edge.on_online(
@@ -106,14 +106,14 @@ class LocalLink:
         self._complete(greeting.claims)
         # Publishes that this node's clients sent to the earlier owner go first. Otherwise newer
         # ones would pass them (rule 13).
-        edge.publisher.hold_below(edge.zones.enclosing(cut.apex), route)
+        edge.publisher.move_below(edge.zones.enclosing(cut.apex), route)
 
     # from the edge (OwnerPort)
 
     def has_credit(self) -> bool:
         """True if the zone accepts publishes now."""
         self._is_waited_for = self._outbound.waiting >= MOST_KEPT
-        has_to_wait = self._is_waited_for or self._is_parked or self._pressure.active
+        has_to_wait = self._is_waited_for or self._is_parked or self._backpressure.active
         # After a handover the end of the zone is still on its way to the edge. A publish in between
         # would be refused.
         return self._authority.serving and not has_to_wait
@@ -124,8 +124,8 @@ class LocalLink:
         16).
         """
         kept = []
-        if publication.keeps_id:
-            kept.append(publication.note_origin(self._key, self._next))
+        if publication.needs_durable_id:
+            kept.append(publication.set_origin(self._key, self._next))
             self._next += 1
         self._outbound.send(publication, kept)
 
@@ -144,7 +144,7 @@ class LocalLink:
         if way is None or way[2].unclaimed:
             return None
         authority = self._authority
-        return *way, authority.keep_qos0 if authority.keeps_qos0 else None
+        return *way, authority.append_qos0 if authority.stores_qos0 else None
 
     def _way_in(self) -> tuple[Route, PublishVerdict, EdgePeer] | None:
         """Return the local route if no queued publish must go first."""
@@ -162,7 +162,7 @@ class LocalLink:
     def sender(self) -> None:
         """Return None: no link leads to the zone."""
 
-    def pass_on(self, run: Run) -> bool:
+    def forward(self, run: Run) -> bool:
         """
         Pass a run of this node's clients at once to the zone, or to the zone's clients.
 
@@ -174,24 +174,24 @@ class LocalLink:
         if way is None:
             return False
         if run.qos:
-            return self._take_in(run, way[0])
+            return self._append(run, way[0])
         if way[2].unclaimed:
             return False
-        left = self._edge.router.pass_on(run, *way)
+        left = self._edge.router.forward(run, *way)
         if left is None:
             return False
-        self._authority.keep_qos0((run,))
-        self.leave(run, left)
+        self._authority.append_qos0((run,))
+        self.deliver_rest(run, left)
         return True
 
-    def _take_in(self, run: Run, route: Route) -> bool:
+    def _append(self, run: Run, route: Route) -> bool:
         edge = self._edge
         if not (edge.outboxes.is_idle(route) and edge.router.belongs(run, route, TAKEN)):
             return False
-        self._authority.take_run(run, receipt=(self, run))
+        self._authority.append_run(run, receipt=(self, run))
         return True
 
-    def leave(self, run: Run, left: list[tuple[Session, int]]) -> None:
+    def deliver_rest(self, run: Run, left: list[tuple[Session, int]]) -> None:
         """Deliver to the sessions that the core could not serve straight."""
         assert self._route is not None
         self._edge.delivery.deliver_left(run, self._route.part, left)
@@ -199,7 +199,9 @@ class LocalLink:
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         """Do nothing: the zone refuses a publish at once, so none behind it was sent."""
 
-    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+    def request_marks(
+        self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
+    ) -> None:
         """Ask how far the authority has accepted these streams."""
         asked, authority = list(keys), self._authority
         authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
@@ -219,8 +221,8 @@ class LocalLink:
         """
         Add an interest at once; return the place behind which it holds, and the retained messages.
 
-        The result is the same as that of `add_interest` and `answer`. Returns None, and does
-        nothing, if the answer has to wait.
+        The result is the same as that of `add_interest` and `confirm_interest`. Returns None, and
+        does nothing, if the answer has to wait.
         """
         route, peer = self._route, self._peer
         if route is None or peer is None:
@@ -252,7 +254,7 @@ class LocalLink:
         if self._route is not None:
             self._route.reach(self._authority.delivered)
 
-    def keep(
+    def set_low_water(
         self,
         places: dict[JournalId, int],
         kept: Callable[[], None],
@@ -260,7 +262,7 @@ class LocalLink:
     ) -> None:
         """Set the offsets above which this node's sessions need records."""
         if self._peer is not None:
-            self._authority.reception.keep(self._peer, places, kept, holders)
+            self._authority.reception.set_low_water(self._peer, places, kept, holders)
 
     def close(self, reason: str) -> None:
         """Do nothing: there is no connection to close."""
@@ -277,28 +279,28 @@ class LocalLink:
         if self._route is not None:
             self._edge.on_runs(self._route, runs)
 
-    def answer(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
+    def confirm_interest(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         """Confirm an interest, from this offset on."""
         if self._route is not None:
             self._route.reach(offset)
             found = () if retained is None else iter(retained)
             self._edge.interests.on_answer(self._route, request, offset, found)
 
-    def tell_cut(self, cut: ZoneCut) -> None:
+    def announce_cut(self, cut: ZoneCut) -> None:
         """Follow a cut: a child took over part of the zone."""
         if self._route is not None:
             self._edge.cuts.on_cut(self._route, cut)
 
-    def tell_found(self, cut: ZoneCut) -> None:
+    def announce_forgotten_cut(self, cut: ZoneCut) -> None:
         """
         Follow a cut that was forgotten: a child's zone, served here by mistake, is the child's
         again.
         """
         if self._route is not None:
-            self._edge.cuts.on_found(self._route, cut)
-            self._edge.positions.on_found(self._route, cut, self._authority.predecessor)
+            self._edge.cuts.on_forgotten_cut(self._route, cut)
+            self._edge.cursors.on_forgotten_cut(self._route, cut, self._authority.predecessor)
 
-    def tell_gone(self, apex: str, epoch: int, offset: int | None = None) -> None:
+    def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """
         Close the link, as another node serves the zone; or follow the return of a child's zone.
         """
@@ -314,14 +316,14 @@ class LocalLink:
             self._is_parked = False
             self._streams.clear()
             route.queue.wait_first(self._outbound.close())
-            self._edge.cuts.on_gone(route, is_whole=True)
+            self._edge.cuts.on_zone_end(route, is_whole=True)
 
     def unpark(self) -> None:
         """Resume publishes: a fence was lifted, or became a cut."""
         self._is_parked = False
         for stream in self._streams:
             stream.unpark()
-        self._go_on()
+        self._resume()
 
     # from the authority (PublishSource)
 
@@ -332,10 +334,10 @@ class LocalLink:
             if not callable(item):
                 settled.append(item)
                 continue
-            self._edge.publisher.settle(settled)
+            self._edge.publisher.acknowledge(settled)
             settled = []
             item()
-        self._edge.publisher.settle(settled)
+        self._edge.publisher.acknowledge(settled)
 
     def on_void(self, tickets: Sequence[Item | Callable[[], None]]) -> None:
         """Keep publishes that an ended epoch left unanswered until the zone opens again."""
@@ -343,7 +345,7 @@ class LocalLink:
 
     # from the streams
 
-    def take(
+    def accept(
         self, message: Message, key: MarkKey, sequence: int, taken: Callable[[], None]
     ) -> PublishVerdict:
         """Publish a message, with its id in this stream; `taken` runs when it is durable."""
@@ -364,40 +366,40 @@ class LocalLink:
 
     # internal
 
-    def _begin_stream(self, apex: str) -> None:
+    def _open_stream(self, apex: str) -> None:
         edge = self._edge
         self._key = (edge.name, edge.incarnation, apex, edge.zones.next_stream())
         self._next = 1
 
-    def _give(self, item: Item) -> None:
+    def _send_entry(self, item: Item) -> None:
         if isinstance(item, Publication):
-            self._give_one(item)
+            self._send_one(item)
         elif self._authority.publish_run(item, receipt=(self, item) if item.qos else None):
-            self._look_at_outbound()
+            self._check_outbound()
         else:
             assert self._route is not None
             self._route.queue.wait_first([*unfold((item,)), *self._outbound.close()])
 
-    def _look_at_outbound(self) -> None:
+    def _check_outbound(self) -> None:
         if self._is_waited_for and not self._outbound.waiting:
             self._is_waited_for = False
-            self._go_on()
+            self._resume()
 
-    def _give_one(self, publication: Publication) -> None:
+    def _send_one(self, publication: Publication) -> None:
         assert self._route is not None
         message, flow = publication.message, publication.flow
         key, sequence = None, 0
-        if publication.keeps_id:
+        if publication.needs_durable_id:
             assert flow is not None and flow.origin is not None
             key, sequence = flow.origin
         receipt = (self, publication) if message.qos else None
         verdict = self._authority.publish(message, key, sequence, receipt)
         if verdict is TAKEN:
-            self._look_at_outbound()
+            self._check_outbound()
             return
         # Returned publishes were numbered in this stream, and not accepted. A later mark of the
         # stream would cover their numbers, and count them as accepted.
-        self._begin_stream(self._route.apex)
+        self._open_stream(self._route.apex)
         self._route.queue.wait_first([publication, *self._outbound.close()])
         if verdict is PublishVerdict.PARKED:
             self._is_parked = True
@@ -405,7 +407,7 @@ class LocalLink:
         cut = self._authority.cut_for(message.topic)
         if cut is not None:
             below = self._edge.zones.add(cut)
-            self._edge.publisher.hold_below(self._route, below)
+            self._edge.publisher.move_below(self._route, below)
 
     def _resume_at(self, route: Route, epoch: int) -> int | None:
         if route.position is None:
@@ -447,7 +449,7 @@ class LocalLink:
     def _marks(self, route: Route) -> dict[MarkKey, int]:
         return {d.key: self._authority.marks.get(d.key, 0) for d in route.queue.doubts}
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         route = self._route
         if route is not None and route.port is not None:
             self._edge.publisher.flush(route)

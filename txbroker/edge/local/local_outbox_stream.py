@@ -21,7 +21,7 @@ class LocalZone(Protocol):
     def is_serving(self) -> bool:
         """True if the zone is served here."""
 
-    def take(
+    def accept(
         self, message: Message, key: MarkKey, sequence: int, taken: Callable[[], None]
     ) -> PublishVerdict:
         """Publish a message, with its id in this stream; `taken` runs when it is durable."""
@@ -53,8 +53,8 @@ class LocalOutboxStream:
         for entry in entries:
             if self._is_stopped:
                 return
-            taken = partial(self._user.on_taken, entry.number)
-            verdict = self._zone.take(entry.message, self._key, entry.number, taken)
+            taken = partial(self._user.on_accepted, entry.number)
+            verdict = self._zone.accept(entry.message, self._key, entry.number, taken)
             if verdict is TAKEN:
                 continue
             self._is_stopped = True

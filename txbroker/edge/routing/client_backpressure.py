@@ -72,7 +72,7 @@ class ClientBackpressure:
         """True if the bytes that wait in memory exceed the limit."""
         return self._zones.backlog.size > self._held_limit
 
-    def begin_hope(self, route: Route) -> None:
+    def await_owner(self, route: Route) -> None:
         """Note that the first publish waits for this owner."""
         route.queue.hope(self._now() + HOPE)
 
@@ -80,7 +80,7 @@ class ClientBackpressure:
         """True if an owner that is not connected may accept the waiting publishes soon."""
         return not route.is_away and self._now() < route.queue.hope_until
 
-    def look_again(self) -> None:
+    def resume_clients(self) -> None:
         """Resume clients that may be read again, as bytes were sent or time has passed."""
         if not self._paused:
             return

@@ -21,7 +21,7 @@ _Route = TypeVar("_Route")
 class ChangeLog(Protocol):
     """Port to the reader of changed apexes."""
 
-    def note(self, apex: str) -> None:
+    def mark_changed(self, apex: str) -> None:
         """Note that a cut came or went at this apex."""
 
 
@@ -35,22 +35,22 @@ class CutChanges(Generic[_Route]):
         self._apexes: dict[str, None] = {}
         self._news: dict[_Route, None] = {}
 
-    def note(self, apex: str) -> None:
+    def mark_changed(self, apex: str) -> None:
         """
         Note that a zone or a cut came or went at the apex, or that the zone's cuts became known.
         """
         self._apexes[apex] = None
 
-    def note_news(self, route: _Route) -> None:
+    def add_route(self, route: _Route) -> None:
         """Note a route whose owner has to hear of filters or claims."""
         self._news[route] = None
 
-    def take(self) -> list[str]:
+    def dequeue(self) -> list[str]:
         """Return the apexes noted since the last call."""
         apexes, self._apexes = self._apexes, {}
         return list(apexes)
 
-    def take_news(self) -> list[_Route]:
+    def dequeue_routes(self) -> list[_Route]:
         """Return the routes noted since the last call."""
         news, self._news = self._news, {}
         return list(news)
@@ -81,7 +81,7 @@ class CutMap(Mapping[str, ZoneCut]):
         if cut.apex not in self._cuts:
             if self._apexes is not None:
                 self._apexes.add(cut.apex)
-            self._changes.note(cut.apex)
+            self._changes.mark_changed(cut.apex)
         self._cuts[cut.apex] = cut
 
     def drop(self, apex: str) -> None:
@@ -89,7 +89,7 @@ class CutMap(Mapping[str, ZoneCut]):
         if self._cuts.pop(apex, None) is not None:
             if self._apexes is not None:
                 self._apexes.discard(apex)
-            self._changes.note(apex)
+            self._changes.mark_changed(apex)
 
     def replace(self, cuts: Mapping[str, ZoneCut]) -> None:
         """Replace all cuts by these."""

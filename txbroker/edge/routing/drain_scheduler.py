@@ -102,7 +102,7 @@ class DrainScheduler:
             route.queue.drain(drains)
             for drain in drains:
                 if drain.route is not route:
-                    drain.lose()
+                    drain.reset()
                     drain.route = route
             self._feed(route)
         for route in bare:
@@ -112,7 +112,7 @@ class DrainScheduler:
     def split(self, drain: OutboxDrain, apex: str) -> None:
         """Split off a drain for a deeper zone."""
         drain.split(apex)
-        self._keep(drain)
+        self._block_until_durable(drain)
         self.assign()
 
     def on_durable(self, outbox: Outbox) -> None:
@@ -150,12 +150,12 @@ class DrainScheduler:
     def on_lost(self, route: Route) -> None:
         """Stop the route's drains: the owner is disconnected."""
         for drain in self.of(route):
-            drain.lose()
+            drain.reset()
 
-    def on_taken(self, drain: OutboxDrain, sequence: int) -> None:
+    def on_accepted(self, drain: OutboxDrain, sequence: int) -> None:
         """Note that the owner has accepted the drain's entries up to here."""
-        if drain.on_taken(sequence):
-            self._keep(drain)
+        if drain.on_accepted(sequence):
+            self._block_until_durable(drain)
         if drain.route is not None:
             self._feed(drain.route)
         self._on_progress(drain)
@@ -181,7 +181,7 @@ class DrainScheduler:
             if drain.attempt == attempt:
                 stream.restart()
 
-        self._keep(drain, restart)
+        self._block_until_durable(drain, restart)
 
     # internal
 
@@ -198,7 +198,9 @@ class DrainScheduler:
             self._again()
         self._hungry[route] = None
 
-    def _keep(self, drain: OutboxDrain, then: Callable[[], None] = lambda: None) -> None:
+    def _block_until_durable(
+        self, drain: OutboxDrain, then: Callable[[], None] = lambda: None
+    ) -> None:
         """Block the drain until all that is known of its outbox is durable."""
 
         def go_on() -> None:
@@ -234,14 +236,14 @@ class DrainScheduler:
             self._on_progress(drain)
 
     def _ask(self, drain: OutboxDrain, port: OwnerPort) -> None:
-        keys = drain.begin(port)
-        port.ask(keys, partial(self._on_marks, drain, drain.attempt))
+        keys = drain.start(port)
+        port.request_marks(keys, partial(self._on_marks, drain, drain.attempt))
 
     def _on_marks(self, drain: OutboxDrain, attempt: int, marks: dict[MarkKey, int]) -> None:
         if drain.attempt != attempt:
             return
         if drain.on_marks(marks):
-            self._keep(drain, partial(self._open_stream, drain, attempt))
+            self._block_until_durable(drain, partial(self._open_stream, drain, attempt))
         else:
             self._open_stream(drain, attempt)
 
@@ -273,10 +275,10 @@ class _User:
         self._drain = drain
         self._attempt = drain.attempt
 
-    def on_taken(self, sequence: int) -> None:
+    def on_accepted(self, sequence: int) -> None:
         """Note that the owner has accepted all entries up to this sequence."""
         if self._drain.attempt == self._attempt:
-            self._draining.on_taken(self._drain, sequence)
+            self._draining.on_accepted(self._drain, sequence)
 
     def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:
         """Note that the owner refuses the entries from this sequence on, until a restart."""

@@ -46,7 +46,7 @@ class FilterZonePairs:
             if not filters:
                 del self._by_apex[apex]
 
-    def leave(self, topic_filters: Set[str]) -> None:
+    def remove(self, topic_filters: Set[str]) -> None:
         """Remove all pairs of these filters."""
         for apex, filters in list(self._by_apex.items()):
             filters.difference_update(topic_filters)

@@ -94,7 +94,7 @@ class Outbox:
         """True if all its entries were accepted."""
         return not any(drain.is_busy for drain in self.drains)
 
-    def note(self, message: Message, number: int) -> None:
+    def add(self, message: Message, number: int) -> None:
         """Note that an entry was added."""
         self._clients.set(message.client_id, number)
         self._topics.set(message.topic, number)
@@ -221,13 +221,13 @@ class OutboxDrain:
 
     # its connection
 
-    def begin(self, port: OwnerPort) -> Iterable[MarkKey]:
+    def start(self, port: OwnerPort) -> Iterable[MarkKey]:
         """Begin on a port; return the streams whose marks have to be asked for."""
-        self.lose()
+        self.reset()
         self.port = port
         return {self.key: None, **dict.fromkeys(self.doubts), **self.outbox.origins}
 
-    def lose(self) -> None:
+    def reset(self) -> None:
         """Reset the drain: its port is gone, or another port is the right one now."""
         self.port = self.stream = None
         self.attempt += 1
@@ -241,7 +241,7 @@ class OutboxDrain:
         self.doubts = ()
         self._sent_through = self.taken
         self._restart(self.taken)
-        return self._tell_children() or is_news
+        return self._settle_children() or is_news
 
     # sending
 
@@ -264,20 +264,20 @@ class OutboxDrain:
         self._advance()
         return batch
 
-    def on_taken(self, sequence: int) -> bool:
+    def on_accepted(self, sequence: int) -> bool:
         """Note accepted entries; return True if the new state must be durable before a send."""
         unanswered = self._unanswered
         while unanswered and unanswered[0][0] <= sequence:
             self._size -= unanswered.popleft()[1]
         self._advance()
-        return not unanswered and self._tell_children()
+        return not unanswered and self._settle_children()
 
     def on_refused(self, sequence: int) -> None:
         """Note that the owner has accepted the entries before this one, and refuses the rest."""
         self.taken = max(self.taken, sequence - 1)
         self._sent_through = self.taken
         self._restart(self.taken)
-        self._tell_children()
+        self._settle_children()
 
     # splitting
 
@@ -330,7 +330,7 @@ class OutboxDrain:
             self.taken = self._position
         self._sent_through = max(self._sent_through, self.taken)
 
-    def _tell_children(self) -> bool:
+    def _settle_children(self) -> bool:
         """
         Settle the drains split off this one, as no entry is in doubt; return True if there are any.
         """
@@ -338,7 +338,7 @@ class OutboxDrain:
         for child in children:
             child.taken = max(child.taken, self.taken)
             child.doubts = ()
-            child.lose()
+            child.reset()
         return bool(children)
 
 

@@ -90,7 +90,7 @@ class OutboxManager:
     def load(self) -> None:
         """Load the outboxes that an earlier process left."""
         for state, log in self._store.load():
-            self._take_up(state, log, is_restored=True)
+            self._adopt(state, log, is_restored=True)
         self._on_zones_changed("")
 
     def save(self) -> None:
@@ -175,31 +175,31 @@ class OutboxManager:
             drain.is_at_end for drain in self._draining.of(route) if drain.is_busy
         )
 
-    def put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
+    def store(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
         """
         Store a publish for this zone; `on_safe` is called when it is durable.
 
         `origin` is the id under which it was sent before. Returns False if the disk does not allow
         it now.
         """
-        outbox = self._filling.get(route.apex) or self._make(route)
+        outbox = self._filling.get(route.apex) or self._create(route)
         if outbox is None:
             return False
         message = publication.message
         is_new_doubt = origin is not None and origin[0] not in outbox.origins
         earlier = self._unsafe_in_closed(message.client_id)
-        holds = publication.keeps_id + is_new_doubt + len(earlier)
+        holds = publication.needs_durable_id + is_new_doubt + len(earlier)
         number = outbox.log.append(message, origin, holds=holds)
-        outbox.note(message, number)
+        outbox.add(message, number)
         self._count(publication, 1)
         self._unsafe[outbox].append((number, publication))
         release = partial(outbox.log.release, number)
         for other, last in earlier.items():
             self._after.setdefault(other, []).append((last, release))
-        if publication.keeps_id:
-            self._save_then(publication.note_entry(outbox.key, number), release)
+        if publication.needs_durable_id:
+            self._save_then(publication.set_entry(outbox.key, number), release)
         if origin is not None:
-            self._note_doubt(outbox, route, message.topic)
+            self._split_doubt(outbox, route, message.topic)
         if origin is not None and is_new_doubt:
             # After a crash, a drain without this stream would not ask for its mark. The owner could
             # accept the entry twice.
@@ -276,24 +276,24 @@ class OutboxManager:
             if publication.client_id == client_id
         }
 
-    def _make(self, route: Route) -> Outbox | None:
+    def _create(self, route: Route) -> Outbox | None:
         state = OutboxState(
             zone=route.apex,
             incarnation=self._incarnation,
             stream=self._zones.next_stream(),
             drains=(DrainState(apex=route.apex),),
         )
-        log = self._store.make(state)
+        log = self._store.create(state)
         if log is None:
             return None
-        outbox = self._take_up(state, log, is_restored=False)
+        outbox = self._adopt(state, log, is_restored=False)
         self._filling[route.apex] = outbox
         self._unsafe[outbox] = deque()
         self._reporter.event("outbox.opened", zone=route.apex)
         self._draining.assign()
         return outbox
 
-    def _take_up(self, state: OutboxState, log: OutboxLog, *, is_restored: bool) -> Outbox:
+    def _adopt(self, state: OutboxState, log: OutboxLog, *, is_restored: bool) -> Outbox:
         key = (self._edge, state.incarnation, state.zone, state.stream)
         outbox = Outbox(key, log, is_restored=is_restored)
         outbox.origins = dict.fromkeys(state.origins)
@@ -323,7 +323,7 @@ class OutboxManager:
         if self._filling.get(outbox.zone) is outbox:
             del self._filling[outbox.zone]
 
-    def _note_doubt(self, outbox: Outbox, route: Route, topic: str) -> None:
+    def _split_doubt(self, outbox: Outbox, route: Route, topic: str) -> None:
         """Split off a drain if a publish in doubt belongs to another owner by now."""
         home = self._zones.find(topic)
         if home is not route and outbox.drain_at(home.apex) is None:

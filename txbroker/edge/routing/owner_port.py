@@ -26,7 +26,7 @@ class OutStream(Protocol):
 class StreamUser(Protocol):
     """The sender of an `OutStream`."""
 
-    def on_taken(self, sequence: int) -> None:
+    def on_accepted(self, sequence: int) -> None:
         """Note that the owner has accepted all entries up to this sequence."""
 
     def on_refused(self, sequence: int, cut: ZoneCut | None, *, retry: bool) -> None:
@@ -44,7 +44,7 @@ class OwnerPort(Protocol):
         """True if more publishes may be sent now."""
 
     def publish(self, publication: Publication) -> None:
-        """Send a publish; QoS 1/2 are answered by the edge's `on_taken` or `on_refused`."""
+        """Send a publish; QoS 1/2 are answered by the edge's `on_accepted` or `on_refused`."""
 
     def publish_run(self, run: Run) -> None:
         """Send many publishes."""
@@ -57,7 +57,9 @@ class OwnerPort(Protocol):
         Restart after a refusal that `returned` these: the next QoS 1/2 publish has this sequence.
         """
 
-    def ask(self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]) -> None:
+    def request_marks(
+        self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
+    ) -> None:
         """Ask for the marks of these streams; no answer comes if the connection breaks."""
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> OutStream:
@@ -72,7 +74,7 @@ class OwnerPort(Protocol):
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest, and claim the subtrees that were inherited."""
 
-    def keep(
+    def set_low_water(
         self,
         places: dict[JournalId, int],
         kept: Callable[[], None],

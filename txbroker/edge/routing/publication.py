@@ -48,7 +48,7 @@ class Publication:
         return self.message.client_id
 
     @property
-    def keeps_id(self) -> bool:
+    def needs_durable_id(self) -> bool:
         """True if the origin id must be durable before the publish leaves (protocol rule 16)."""
         flow, session = self.flow, self.session
         return flow is not None and flow.qos == 2 and session is not None and not session.clean
@@ -70,23 +70,23 @@ class Publication:
         if self.done is not None:
             self.done()
         if self.flow is not None and self.session is not None:
-            self.session.receiver.on_taken(self.flow)
+            self.session.receiver.on_accepted(self.flow)
 
-    def note_origin(self, key: MarkKey | None, sequence: int) -> Session:
+    def set_origin(self, key: MarkKey | None, sequence: int) -> Session:
         """
-        Set the origin id of a publish that `keeps_id`, or clear it (None); return the session to
-        save.
+        Set the origin id of a publish that `needs_durable_id`, or clear it (None); return the
+        session to save.
         """
         assert self.flow is not None and self.session is not None
         self.flow.origin = None if key is None else (key, sequence)
-        self.session.receiver.note(self.flow)
+        self.session.receiver.mark_changed(self.flow)
         return self.session
 
-    def note_entry(self, key: MarkKey, number: int) -> Session:
-        """Set the outbox entry of a publish that `keeps_id`; return the session to save."""
+    def set_entry(self, key: MarkKey, number: int) -> Session:
+        """Set the outbox entry of a publish that `needs_durable_id`; return the session to save."""
         assert self.flow is not None and self.session is not None
         self.flow.entry = key, number
-        self.session.receiver.note(self.flow)
+        self.session.receiver.mark_changed(self.flow)
         return self.session
 
 

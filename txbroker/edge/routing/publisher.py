@@ -83,7 +83,7 @@ class Publisher:
         """Send a publish to its owner, or queue it where it has to wait."""
         route = self._zones.find(publication.message.topic)
         queue = route.queue
-        if publication.message.qos and self._goes_behind(route, publication):
+        if publication.message.qos and self._must_queue(route, publication):
             return
         if (queue.is_clear or not queue.is_queued) and route.send(publication):
             return
@@ -140,25 +140,25 @@ class Publisher:
         found = {r.apex: sum(item.count for item in r.queue.all() if item.qos) for r in self._zones}
         return {apex: count for apex, count in found.items() if count}
 
-    def look_again(self) -> None:
+    def use_freed_room(self) -> None:
         """Use freed room: store publishes in outboxes, and resume paused clients."""
         congestion = self._congestion
         if congestion.is_full and not self._outboxes.is_full:
             congestion.is_full = False
             for route in self._zones:
                 if route.is_away and (route.queue.waiting or route.queue.doubts):
-                    self._put_down(route)
-        congestion.look_again()
+                    self._store_waiting(route)
+        congestion.resume_clients()
 
     # from the owners
 
-    def on_taken(self, route: Route, sequence: int) -> None:
+    def on_accepted(self, route: Route, sequence: int) -> None:
         """Acknowledge publishes: the owner has accepted all up to this sequence."""
-        self.settle(route.queue.take_sent_through(sequence))
+        self.acknowledge(route.queue.take_sent_through(sequence))
         self._release_held(route)
         self.flush(route)
 
-    def settle(self, items: Iterable[Item]) -> None:
+    def acknowledge(self, items: Iterable[Item]) -> None:
         """Acknowledge items to their clients, in order: owners have accepted all of them."""
         runs: list[Run] = []
         for item in items:
@@ -177,7 +177,7 @@ class Publisher:
         `cut` may name the zone that the refused topic belongs to.
         """
         queue = route.queue
-        self.settle(queue.take_sent_through(sequence - 1))
+        self.acknowledge(queue.take_sent_through(sequence - 1))
         returned = [*queue.take_sent(), *queue.take_waiting()]
         if route.port is not None:
             route.port.restart(queue.first_sequence, returned)
@@ -202,16 +202,16 @@ class Publisher:
         for publication in accepted:
             publication.settle()
         if queue.doubts:
-            self.ask(route)
+            self.request_marks(route)
         self.redistribute([*again, *queue.take_waiting()])
         self._release_held(route)
 
-    def ask(self, route: Route) -> None:
+    def request_marks(self, route: Route) -> None:
         """Ask the owner for the marks of the streams in doubt."""
         port = route.port
         if port is not None:
             keys = [doubt.key for doubt in route.queue.doubts]
-            port.ask(keys, partial(self._on_answer, route, port))
+            port.request_marks(keys, partial(self._on_answer, route, port))
 
     def _on_answer(self, route: Route, port: OwnerPort, marks: dict[MarkKey, int]) -> None:
         if route.port is port:
@@ -219,7 +219,7 @@ class Publisher:
 
     # from the edge: zones and cuts that changed
 
-    def hold_below(self, route: Route, *found: Route) -> None:
+    def move_below(self, route: Route, *found: Route) -> None:
         """
         Move publishes to new zones below `route`, behind those already in flight.
 
@@ -255,7 +255,7 @@ class Publisher:
             route.queue.wait_first(group)
         self._outboxes.refresh()
         for route, group in groups.items():
-            self._look_behind(route, group)
+            self._queue_behind_outboxes(route, group)
             if route.is_away:
                 self.on_unreachable(route)
             self.wake(route)
@@ -276,7 +276,7 @@ class Publisher:
         if not route.queue.is_clear:
             route.queue.look_at_drains()
             route.send_waiting()
-        self.look_again()
+        self.use_freed_room()
 
     def on_unreachable(self, route: Route) -> None:
         """Drop waiting QoS 0, and store other publishes in an outbox: the owner is unreachable."""
@@ -284,14 +284,14 @@ class Publisher:
         dropped = route.queue.drop_waiting_qos0()
         if dropped:
             self._counters.add("publish.dropped.unreachable", dropped)
-        self._put_down(route)
+        self._store_waiting(route)
 
     # from the outboxes (Host)
 
     def on_safe(self, publication: Publication) -> None:
         """Acknowledge a publish that is durable in an outbox."""
         publication.settle()
-        self.look_again()
+        self.use_freed_room()
 
     def on_drained(self, route: Route) -> None:
         """Send publishes that waited behind the outboxes."""
@@ -300,7 +300,7 @@ class Publisher:
 
     def on_cut_told(self, route: Route, cut: ZoneCut) -> None:
         """Add a cut that an owner gave with a refusal, and move publishes below it."""
-        self.hold_below(route, self._zones.add(cut))
+        self.move_below(route, self._zones.add(cut))
 
     # internal
 
@@ -311,41 +311,43 @@ class Publisher:
     def _doubt(self, route: Route, doubts: list[InDoubt]) -> None:
         route.queue.add_doubts(doubts)
         if route.port is not None:
-            self.ask(route)
+            self.request_marks(route)
         elif route.is_away:
             self.on_unreachable(route)
         else:
             self.wake(route)
 
-    def _goes_behind(self, route: Route, publication: Publication) -> bool:
+    def _must_queue(self, route: Route, publication: Publication) -> bool:
         """
         True if the publish went to an outbox, or waits for one; none may pass a waiting publish.
         """
         queue = route.queue
         if not queue.is_clear and queue.is_queued:
-            self._look_behind(route, (publication,))
+            self._queue_behind_outboxes(route, (publication,))
             return False
         outboxes = self._outboxes
         if route.is_away:
-            return self._put(route, publication)
+            return self._store(route, publication)
         if not outboxes.holds(route, publication):
             return False
         # A drain at its end gets no more entries: the publish waits for the last answers instead.
         # Otherwise the client would never publish live again.
-        if outboxes.is_at_end(route) or not self._put(route, publication):
+        if outboxes.is_at_end(route) or not self._store(route, publication):
             queue.go_behind()
             queue.wait(publication)
         return True
 
-    def _put(self, route: Route, publication: Publication, origin: OriginId | None = None) -> bool:
+    def _store(
+        self, route: Route, publication: Publication, origin: OriginId | None = None
+    ) -> bool:
         if self._holds:
             return False
         outboxes = self._outboxes
-        is_put = outboxes.has_room(route) and outboxes.put(route, publication, origin)
+        is_put = outboxes.has_room(route) and outboxes.store(route, publication, origin)
         self._congestion.is_full = not is_put
         return is_put
 
-    def _put_down(self, route: Route) -> None:
+    def _store_waiting(self, route: Route) -> None:
         """Store publishes in doubt, then waiting ones, in an outbox, as far as there is room."""
         queue = route.queue
         if queue.is_held:
@@ -354,20 +356,20 @@ class Publisher:
             for index, publication in enumerate(doubt.publications):
                 if doubt.is_repeat and publication.is_withdrawn:
                     continue  # this node never sent it
-                if not self._put(route, publication, (doubt.key, doubt.first + index)):
+                if not self._store(route, publication, (doubt.key, doubt.first + index)):
                     queue.shorten_doubt(index)
                     return
             queue.shorten_doubt(len(doubt.publications))
         self._outboxes.end_doubts(route)
         for publication in queue.unfold_waiting():
-            if not self._put(route, publication):
+            if not self._store(route, publication):
                 break
             queue.next_waiting()
         self._release_held(route)
 
     def _wait(self, route: Route, item: Item) -> None:
         if not route.queue.waiting:
-            self._congestion.begin_hope(route)
+            self._congestion.await_owner(route)
         route.queue.wait(item)
 
     def _may_wait(self, route: Route, publication: Publication) -> bool:
@@ -383,7 +385,7 @@ class Publisher:
             return False
         return True
 
-    def _look_behind(self, route: Route, waiting: Iterable[Publication]) -> None:
+    def _queue_behind_outboxes(self, route: Route, waiting: Iterable[Publication]) -> None:
         """
         Queue the route behind its outboxes if these have earlier publishes of the same clients.
         """
@@ -394,7 +396,7 @@ class Publisher:
         for below in self._held.release(route):
             # Unanswered publishes may have left their doubt for an outbox. Publishes below go
             # behind these.
-            self._look_behind(below, below.queue.unfold_waiting())
+            self._queue_behind_outboxes(below, below.queue.unfold_waiting())
             self.wake(below)
 
     def forget(self, route: Route, heir: Route) -> None:

@@ -214,7 +214,7 @@ class ResolverCache:
         return not is_elsewhere and self.first(prefix) in self.leading_to(route)
 
     def _changed(self, apex: str) -> None:
-        self.changes.note(apex)
+        self.changes.mark_changed(apex)
         run_all(partial(action, apex) for action in self._on_change)
 
     def known(self) -> tuple[Known, ...]:

@@ -244,7 +244,7 @@ class Route:
             self._cuts.replace(cuts)
             return self._cuts
         # While cuts are unknown this route stands for all zones below: filters have to move.
-        self._changes.note(self.apex)
+        self._changes.mark_changed(self.apex)
         self._cuts = CutMap(cuts, self._changes)
         return self._cuts
 
@@ -327,7 +327,7 @@ class Route:
         if self._port is not None:
             self._move(RouteEvent.END)
 
-    def begins_behind(self, part: JournalId) -> int | None:
+    def start_offset(self, part: JournalId) -> int | None:
         """
         Return the offset of `part` behind which it has no topics of this zone; None if unknown.
         """
@@ -382,7 +382,7 @@ class Route:
     def note_news(self) -> None:
         """Note that the owner has to hear of claims or filters."""
         self._has_news = True
-        self._changes.note_news(self)
+        self._changes.add_route(self)
 
     def tell_news(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the filters and the claims for the owner, which hears of them now."""

@@ -97,7 +97,7 @@ class OutboxStore(Protocol):
     def load(self) -> list[tuple[OutboxState, OutboxLog]]:
         """Load the outboxes after a start, the oldest first."""
 
-    def make(self, state: OutboxState) -> OutboxLog | None:
+    def create(self, state: OutboxState) -> OutboxLog | None:
         """Create an outbox; return None if the disk does not allow it now."""
 
     def save(self, state: OutboxState) -> None:

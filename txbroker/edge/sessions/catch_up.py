@@ -84,8 +84,8 @@ class CatchUp:
             timers,
             wake=self.wake,
             gone=self._give_up,
-            late=lambda session, part: session.sender.put_off(part),
-            end=self._leave,
+            late=lambda session, part: session.sender.defer(part),
+            end=self._end_cursor,
             met=met,
         )
         self._hungry: dict[Session, None] = {}
@@ -111,7 +111,7 @@ class CatchUp:
         if self._hungry:
             self._again()
 
-    def look_for_cut_off(self, sessions: Iterable[Session]) -> None:
+    def poll_cut_off(self, sessions: Iterable[Session]) -> None:
         """Ask, now and then, whether parts that were cut off can be read again."""
         waiting: dict[JournalId, list[Session]] = {}
         for session in sessions:
@@ -119,7 +119,7 @@ class CatchUp:
                 waiting.setdefault(part, []).append(session)
         for part, those in waiting.items():
             offset = min(session.places.cut_off[part] for session in those)
-            self._reader.read(part, offset, offset + 1, partial(self._take_up, part, those))
+            self._reader.read(part, offset, offset + 1, partial(self._resume_part, part, those))
 
     # from operators
 
@@ -138,11 +138,11 @@ class CatchUp:
             for packet_id, place in flights:
                 chunk = self._chunks.behind(part, place.offset - 1, session)
                 if chunk is not None:
-                    session.sender.give_back(packet_id, message_at(chunk, place.offset))
+                    session.sender.restore_packet(packet_id, message_at(chunk, place.offset))
                 elif not self._chunks.is_unreachable(part):
                     return
                 else:
-                    session.sender.put_off(part)
+                    session.sender.defer(part)
                     break
 
     # internal: limits
@@ -166,7 +166,7 @@ class CatchUp:
                 waiting = cursor.waiting = WaitingRecords(cursor.offset, self._end(cursor))
             uncounted = waiting.uncounted(cursor.offset)
             is_known = not uncounted or waiting.rest is not None
-            if not is_known and not self._look(session, cursor, waiting, is_counting=False):
+            if not is_known and not self._count_chunk(session, cursor, waiting, is_counting=False):
                 return None
             messages += waiting.messages + uncounted
             size += waiting.size
@@ -184,14 +184,14 @@ class CatchUp:
             if waiting is None:
                 return None
             if waiting.uncounted(cursor.offset) and not self._chunks.is_unreachable(cursor.part):
-                if self._look(session, cursor, waiting, is_counting=True):
+                if self._count_chunk(session, cursor, waiting, is_counting=True):
                     self.wake(session)
                 return None
             messages += waiting.messages
             size += waiting.size
         return _Excess(max(messages, 0), max(size, 0))
 
-    def _look(
+    def _count_chunk(
         self, session: Session, cursor: Cursor, waiting: WaitingRecords, *, is_counting: bool
     ) -> bool:
         """
@@ -293,7 +293,7 @@ class CatchUp:
             if is_done:
                 session.places.get_ahead(cursor.part, cursor.offset)
         if is_done:
-            session.pass_part(cursor)
+            session.finish_part(cursor)
         return is_done
 
     def _advance(self, session: Session, cursor: Cursor, excess: _Excess) -> bool:
@@ -310,11 +310,13 @@ class CatchUp:
             cursor.offset = chunk.first - 1
         if chunk.is_closed:
             cursor.until = chunk.last
-        self._give(session, cursor, chunk, excess)
+        self._deliver_chunk(session, cursor, chunk, excess)
         session.sender.send_queued()
         return True
 
-    def _give(self, session: Session, cursor: Cursor, chunk: JournalChunk, excess: _Excess) -> None:
+    def _deliver_chunk(
+        self, session: Session, cursor: Cursor, chunk: JournalChunk, excess: _Excess
+    ) -> None:
         limit = min(cursor.limit(session.places.behind), chunk.through)
         since, dropped = cursor.offset, 0
         part, records, waiting = cursor.part, chunk.records, cursor.waiting
@@ -331,13 +333,13 @@ class CatchUp:
                 limit = offset - 1
                 break
             if waiting is not None:
-                waiting.take(offset, size)
+                waiting.subtract(offset, size)
         else:
             limit = _before(found, limit)
         _record_drop(session, part, since + 1, dropped)
         cursor.offset = max(cursor.offset, limit)
 
-    def _leave(self, session: Session, part: JournalId) -> None:
+    def _end_cursor(self, session: Session, part: JournalId) -> None:
         """
         End the cursor of a part without more records, if the session wants nothing of that zone.
 
@@ -351,7 +353,7 @@ class CatchUp:
             # If the stream of the part begins here after all, the session has the records up to
             # this offset. Unmarked, they would be delivered twice.
             session.places.get_ahead(part, cursor.offset)
-            session.pass_part(cursor)
+            session.finish_part(cursor)
 
     def _is_followed(self, session: Session, route: Route) -> bool:
         """
@@ -374,24 +376,24 @@ class CatchUp:
         for packet_id, place in session.sender.unread():
             if place.part == part:
                 offsets.append(place.offset - 1)
-                session.sender.give_back(packet_id, None)
+                session.sender.restore_packet(packet_id, None)
         if why is ReadFailure.CUT_OFF and offsets:
             session.set_aside(part, min(offsets))
             self._counters.add("session.part_cut_off")
         elif cursor is not None:
             _record_drop(session, part, cursor.offset + 1, FOREVER)
             cursor.until = cursor.offset
-            session.pass_part(cursor)
+            session.finish_part(cursor)
             self._counters.add("session.part_gone")
 
-    def _take_up(
+    def _resume_part(
         self, part: JournalId, sessions: list[Session], found: JournalChunk | ReadFailure
     ) -> None:
         if found in (ReadFailure.UNREACHABLE, ReadFailure.CUT_OFF):
             return
         for session in sessions:
             if part in session.places.cut_off:
-                session.places.take_up(part, is_kept=isinstance(found, JournalChunk))
+                session.places.resume(part, is_kept=isinstance(found, JournalChunk))
                 if session.sink is not None:
                     self.wake(session)
 
@@ -438,4 +440,4 @@ def _begins_behind(cursor: Cursor, part: JournalId, behind: Mapping[JournalId, C
 
 
 def _is_gated(session: Session, cursor: Cursor) -> bool:
-    return session.sender.is_late(cursor.part) or cursor.has_to_wait(session.places.behind)
+    return session.sender.is_late(cursor.part) or cursor.must_wait(session.places.behind)

@@ -66,7 +66,7 @@ class ClientPresence(Protocol):
     def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
         """Note that the connection is gone; return the will that is to be published now."""
 
-    def will_is_sent(self, client_id: str, testament: DirectoryWill) -> None:
+    def will_is_sent(self, client_id: str, directory_will: DirectoryWill) -> None:
         """Note that the will is published."""
 
     def ended(self, client_id: str) -> None:
@@ -98,27 +98,27 @@ class ClientSessions:
         publisher: Publisher,
         subscriptions: Subscriptions,
         delivery: Delivery,
-        positions: SessionCursors,
+        cursors: SessionCursors,
         router: Router,
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
-        keeper: SessionStore,
+        session_store: SessionStore,
         backlog: CatchUp,
-        recording: LedgerWriter | None,
+        ledger_writer: LedgerWriter | None,
         limits: EdgeLimits,
     ) -> None:
-        """`recording` is None if the node has no delivery ledger."""
+        """`ledger_writer` is None if the node has no delivery ledger."""
         self.sessions = sessions
-        self.recording = recording
-        self.keeper = keeper
+        self.recording = ledger_writer
+        self.session_store = session_store
         self.backlog = backlog
         self._node = node
         self._zones = zones
         self._publisher = publisher
         self._subscriptions = subscriptions
         self._delivery = delivery
-        self._positions = positions
+        self._cursors = cursors
         self._router = router
         self._timers = timers
         self._counters = counters
@@ -222,15 +222,15 @@ class ClientSessions:
 
         `is_in_outbox` is True if a publish became its outbox entry, and the entry is not lost.
         """
-        loaded = self._positions.load(self.new_session)
+        loaded = self._cursors.load(self.new_session)
         for session in loaded:
             self.sessions[session.client_id] = session
-            self._look_at_publishes(session, is_in_outbox)
-            self._subscriptions.come(session, session.subscriptions)
+            self._check_publishes(session, is_in_outbox)
+            self._subscriptions.adopt(session, session.subscriptions)
         # A zone that is asked hears all filters at once. Filters counted after that would never
         # reach its owner.
         for session in loaded:
-            self._subscriptions.go_on(session, session.subscriptions)
+            self._subscriptions.resume(session, session.subscriptions)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:
         """
@@ -268,13 +268,13 @@ class ClientSessions:
             session.away_since = self._timers.now() - away
         filters = tuple(added)
         if self.recording is not None:
-            self.recording.holds_all(session)
-        self._subscriptions.come(session, filters, confirmed)
-        self.keeper.save_now(session)
-        self._subscriptions.go_on(session, filters)
+            self.recording.record_subscriptions(session)
+        self._subscriptions.adopt(session, filters, confirmed)
+        self.session_store.save_now(session)
+        self._subscriptions.resume(session, filters)
         self._subscriptions.follow_zones(session, filters)
         if session.sink is not None:
-            self._positions.arrive(session)
+            self._cursors.on_connect(session)
 
     def publish_will(
         self, client_id: str, will: Will, which: WillId | None, sent: Callable[[], None]
@@ -365,10 +365,10 @@ class ClientSessions:
             return
         if old is None and not clean:
             session.away_since = self._timers.now()  # until `attach`: the client may be gone
-            self.keeper.note_life(session)
-            self.keeper.save_soon()
+            self.session_store.mark_seen(session)
+            self.session_store.save_soon()
         elif old is not None and packet.expiry is not None:
-            self.keeper.save_all(session)  # a crash must not leave it with an earlier expiry
+            self.session_store.save_all(session)  # a crash must not leave it with an earlier expiry
         # No client has been told of a session that the earlier CONNECT began, so it is not present.
         present = old is not None and (earlier is None or earlier.present)
         arrival = self._arriving[client_id] = _Arrival(present, refuse)
@@ -379,7 +379,7 @@ class ClientSessions:
                 session.will = packet.will
                 accept(session, present)
 
-        self.keeper.when_durable(arrived)
+        self.session_store.when_durable(arrived)
 
     def attach(self, session: Session, connection: Sink) -> bool:
         """Attach the connection; return False if the session has ended or moved since `connect`."""
@@ -393,11 +393,11 @@ class ClientSessions:
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
         if not session.clean:
-            self._positions.arrive(session)
-            self.keeper.note_life(session)
+            self._cursors.on_connect(session)
+            self.session_store.mark_seen(session)
             if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
                 # else after a crash the session seems away for too long, and expires
-                self.keeper.save_soon()
+                self.session_store.save_soon()
         return True
 
     def miss(self, session: Session) -> None:
@@ -420,7 +420,7 @@ class ClientSessions:
         self._execute(session, is_will_due=will)
         if not session.clean:
             session.away_since = self._timers.now()
-            self._positions.leave(session)
+            self._cursors.on_disconnect(session)
         for subscription in session.subscriptions.values():
             self._delivery.ignore(session, subscription)
         if session.clean or session.expiry == 0:
@@ -430,7 +430,7 @@ class ClientSessions:
         """Set another expiry, as DISCONNECT asks (MQTT 5.0, section 3.14.2.2.2)."""
         session.expiry = expiry
         if not session.clean:
-            self.keeper.save_all(session)
+            self.session_store.save_all(session)
 
     def publish(self, session: Session, packet: Publish) -> None:
         """Accept a client's PUBLISH."""
@@ -469,25 +469,27 @@ class ClientSessions:
 
     def save(self, session: Session, *, urgent: bool) -> None:
         """Save a durable session's window and cursors."""
-        self.keeper.save(session, urgent=urgent)
+        self.session_store.save(session, urgent=urgent)
 
     def save_all(self, session: Session) -> None:
         """Save a durable session, its subscriptions and their starts included."""
-        self.keeper.save_all(session)
+        self.session_store.save_all(session)
 
     def save_then(self, session: Session, action: Callable[[], None]) -> None:
         """Save a durable session; run `action` when the change is durable."""
-        self.keeper.save_then(session, action)
+        self.session_store.save_then(session, action)
 
     def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
         """Count messages that a session's limit discarded; report the first."""
         self._counters.add("session.dropped.queue_full" if qos else "session.dropped.qos0", count)
         if qos and not session.clean:
-            self.keeper.save_all(session)
+            self.session_store.save_all(session)
         if is_first:
             limit = "session_limits" if qos else ""
             client_id = session.client_id
-            self._reporter.event("session.dropping", client_id=client_id, qos=qos, limit=limit)
+            self._reporter.event(
+                "session.messages_dropped", client_id=client_id, qos=qos, limit=limit
+            )
 
     def too_large(self, session: Session, count: int) -> None:
         """Count messages that are larger than the client's maximum packet size."""
@@ -537,9 +539,7 @@ class ClientSessions:
         self._counters.add("session.expired")
         self._end_session(session)
 
-    def _look_at_publishes(
-        self, session: Session, is_in_outbox: Callable[[OriginId], bool]
-    ) -> None:
+    def _check_publishes(self, session: Session, is_in_outbox: Callable[[OriginId], bool]) -> None:
         for flow in list(session.open_publishes()):
             if flow.entry is not None and not flow.taken:
                 flow.taken = is_in_outbox(flow.entry)
@@ -547,8 +547,8 @@ class ClientSessions:
                     # The session is saved before that outbox is removed. To a later start, an entry
                     # without an outbox is a drained one.
                     flow.entry = None
-                    self.keeper.save_then(session, lambda: None)
-                session.receiver.note(flow)
+                    self.session_store.save_then(session, lambda: None)
+                session.receiver.mark_changed(flow)
             flow.is_in_doubt = not flow.taken
             if flow.is_in_doubt and flow.origin is None:
                 session.receiver.forget(flow)
@@ -557,24 +557,26 @@ class ClientSessions:
         """Drop the will of a connection that is gone; publish it first if it is due."""
         client_id = session.client_id
         will, session.will = session.will, None
-        testament = None
+        directory_will = None
         if self._presence is not None:
-            testament = self._presence.disconnected(client_id, is_will_due=is_will_due)
+            directory_will = self._presence.disconnected(client_id, is_will_due=is_will_due)
         if is_will_due and will is not None:
             self._wills_waiting += 1
-            publish = partial(self._publish_own_will, client_id, will, testament)
+            publish = partial(self._publish_own_will, client_id, will, directory_will)
             delay = 0.0 if session.clean else min(will.delay, self.lifetime(session))
             if delay:
-                cancelled = partial(self._on_will_sent, client_id, testament)
+                cancelled = partial(self._on_will_sent, client_id, directory_will)
                 self._wills.begin(client_id, delay, publish, cancelled)
             else:
                 publish()
 
     def _publish_own_will(
-        self, client_id: str, will: Will, testament: DirectoryWill | None
+        self, client_id: str, will: Will, directory_will: DirectoryWill | None
     ) -> None:
-        which = None if testament is None else will_id(client_id, self._node, testament)
-        self.publish_will(client_id, will, which, partial(self._on_will_sent, client_id, testament))
+        which = None if directory_will is None else will_id(client_id, self._node, directory_will)
+        self.publish_will(
+            client_id, will, which, partial(self._on_will_sent, client_id, directory_will)
+        )
 
     def _has_room_for_will(self, topic: str) -> bool:
         # No connection is left whose reads could be paused. Clients that connect and vanish would
@@ -583,15 +585,15 @@ class ClientSessions:
         is_full = publisher.is_full or self._wills_waiting >= WILLS
         return not (is_full and publisher.waits_for(topic))
 
-    def _on_will_sent(self, client_id: str, testament: DirectoryWill | None) -> None:
+    def _on_will_sent(self, client_id: str, directory_will: DirectoryWill | None) -> None:
         self._wills_waiting -= 1
-        if self._presence is not None and testament is not None:
-            self._presence.will_is_sent(client_id, testament)
+        if self._presence is not None and directory_will is not None:
+            self._presence.will_is_sent(client_id, directory_will)
 
     def _end_session(self, session: Session, *, is_moved: bool = False) -> None:
         """Discard a session and its subscriptions."""
         if self.recording is not None and not is_moved:
-            self.recording.over(session)
+            self.recording.record_end(session)
         if is_moved:
             self._wills.cancel(session.client_id)  # its client has connected elsewhere
         else:
@@ -599,7 +601,7 @@ class ClientSessions:
         self._subscriptions.end(session)
         session.close()
         if not session.clean:
-            self.keeper.forget(session)
+            self.session_store.forget(session)
         del self.sessions[session.client_id]
         if self._presence is not None and not session.clean:
             self._presence.ended(session.client_id)

@@ -69,7 +69,7 @@ class ConnectThrottle:
         self._round = 0
         self._alarm: Cancellable | None = None
 
-    def pass_through(
+    def admit(
         self,
         make: Callable[[], Procedure[T]],
         finished: Callable[[T], object],
@@ -83,14 +83,14 @@ class ConnectThrottle:
 
         `drop_if_gone` checks the client's connection, from which nothing is read while it waits.
         """
-        one = _Waiting(lambda: self._begin(make(), finished), is_wanted, drop_if_gone)
+        one = _Waiting(lambda: self._start(make(), finished), is_wanted, drop_if_gone)
         self._waiting.add(source, one)
         if len(self._waiting) == 1:
-            self._go_on()
+            self._start_waiting()
 
     # internal
 
-    def _begin(self, procedure: Procedure[T], finished: Callable[[T], object]) -> None:
+    def _start(self, procedure: Procedure[T], finished: Callable[[T], object]) -> None:
         its_round = self._round
         self._inside += 1
 
@@ -101,11 +101,11 @@ class ConnectThrottle:
                 finished(result)
             finally:
                 self._watch(is_new=True)
-                self._go_on()
+                self._start_waiting()
 
         self._runner.run(procedure, ended)
 
-    def _go_on(self) -> None:
+    def _start_waiting(self) -> None:
         if self._is_going_on:
             return  # a procedure that began has ended at once; the outer call's loop continues
         self._is_going_on = True
@@ -126,10 +126,10 @@ class ConnectThrottle:
             self._alarm.cancel()
             self._alarm = None
         if self._alarm is None and self._waiting:
-            self._alarm = self._timers.call_later(PATIENCE, self._begin_round)
+            self._alarm = self._timers.call_later(PATIENCE, self._start_round)
 
-    def _begin_round(self) -> None:
+    def _start_round(self) -> None:
         self._alarm = None
         self._round += 1
         self._inside = 0
-        self._go_on()
+        self._start_waiting()

@@ -126,7 +126,7 @@ class Delivery:
                     messages[index] = run.message(index)
             found = [(messages[index], LogPosition(part, run.offset(index))) for index in indices]
             choice = _Choice(self._router, session, run, part)
-            given = self._give_live(session, choice, indices, found)
+            given = self._deliver_live(session, choice, indices, found)
             for index, (message, place) in zip(indices[given:], found[given:], strict=True):
                 match = choice.of(index, message)
                 if match is not None:
@@ -134,8 +134,8 @@ class Delivery:
                     self._deliver(session, match, message, place)
                     if was_held and not match.subscription.is_held:
                         choice.forget()
-            session.look_at_live()
-        full = self._router.take_full()
+            session.update_live()
+        full = self._router.dequeue_full()
         until = self._now() + FULL_FOR if full else 0.0
         for packet_writer in full:
             if packet_writer.connection is not None:
@@ -165,7 +165,7 @@ class Delivery:
         self._delivered += len(indices)
         return True
 
-    def _give_live(
+    def _deliver_live(
         self,
         session: Session,
         choice: _Choice,
@@ -193,7 +193,7 @@ class Delivery:
             entries.append(OutboundMessage(message, qos, retain, place, match.identifiers))
         taken = session.durable_sender.deliver_live(entries)
         if taken:
-            session.places.take(part, found[taken - 1][1].offset)
+            session.places.advance(part, found[taken - 1][1].offset)
             self._delivered += taken
         return taken
 
@@ -211,14 +211,14 @@ class Delivery:
         qos = min(match.subscription.qos, message.qos)
         if qos and place is not None:
             if not is_read:
-                self._give(session, match, message, qos, place)
+                self._deliver_one(session, match, message, qos, place)
         elif match.subscription.is_held:
             self._hold(session, match.subscription, message)
         else:
-            self._give_qos0(session, match, message, place)
+            self._deliver_qos0(session, match, message, place)
         self._delivered += 1
 
-    def _give(
+    def _deliver_one(
         self, session: Session, match: Match, message: Message, qos: int, place: LogPosition
     ) -> None:
         part, places, sender = place.part, session.places, session.sender
@@ -239,9 +239,9 @@ class Delivery:
         if match.subscription.is_held or sender.is_late(part) or not sender.deliver(entry):
             places.fall_behind(place)
         elif not session.clean:
-            places.take(part, place.offset)
+            places.advance(part, place.offset)
 
-    def _give_qos0(
+    def _deliver_qos0(
         self, session: Session, match: Match, message: Message, place: LogPosition | None
     ) -> None:
         retain = match.is_as_published and message.retain

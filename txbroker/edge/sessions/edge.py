@@ -88,7 +88,7 @@ class Edge:
         timers: Timers,
         counters: Counters,
         reporter: Reporter,
-        keeper: SessionStore,
+        session_store: SessionStore,
         reader: ChunkReader,
         outbox_store: OutboxStore,
         again: Callable[[], None],
@@ -101,7 +101,7 @@ class Edge:
         self.name = name
         self.incarnation = incarnation
         self.counters = counters
-        self.keeper = keeper
+        self.session_store = session_store
         self.router = router
         self._forgotten = 0
         router.set_cache_limit(limits.cache)
@@ -111,7 +111,7 @@ class Edge:
             incarnation=incarnation,
             zones=self.zones,
             store=outbox_store,
-            save_then=keeper.save_then,
+            save_then=session_store.save_then,
             counters=counters,
             reporter=reporter,
             again=again,
@@ -130,7 +130,7 @@ class Edge:
         )
         self.outboxes.wire(self.publisher)
         self.slices = Slices(timers.now, again)
-        keeper.wire_slices(partial(self.slices.start, keeper))
+        session_store.wire_slices(partial(self.slices.start, session_store))
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed, self.slices)
         self.backlog = CatchUp(
             zones=self.zones,
@@ -139,32 +139,34 @@ class Edge:
             counters=counters,
             limits=limits.session,
             again=again,
-            met=lambda passages: self.passages.meet(passages),
+            met=lambda transitions: self.transitions.follow_read(transitions),
         )
         sessions: dict[str, Session] = {}
         self.low_water = LowWater(
-            sessions, zones=self.zones, timers=timers, keeper=keeper, wake=self.publisher.wake
+            sessions,
+            zones=self.zones,
+            timers=timers,
+            session_store=session_store,
+            wake=self.publisher.wake,
         )
-        self.positions = SessionCursors(
+        self.cursors = SessionCursors(
             sessions,
             zones=self.zones,
             interests=self.interests,
             timers=timers,
-            keeper=keeper,
+            session_store=session_store,
             backlog=self.backlog,
             low_water=self.low_water,
         )
-        self.passages = TransitionLog(self.positions, keeper)
-        self.recording = (
-            None if ledger is None else LedgerWriter(ledger, self.positions.followed_now)
-        )
+        self.transitions = TransitionLog(self.cursors, session_store)
+        self.recording = None if ledger is None else LedgerWriter(ledger, self.cursors.followed_now)
         self.cuts = ZoneChanges(
             self.zones,
             connector,
             publisher=self.publisher,
             interests=self.interests,
-            positions=self.positions,
-            passages=self.passages,
+            cursors=self.cursors,
+            transitions=self.transitions,
         )
         self.delivery = Delivery(self.zones, self.interests, router, now=timers.now)
         self.sys = SysTree(self.delivery)
@@ -174,11 +176,11 @@ class Edge:
             interests=self.interests,
             delivery=self.delivery,
             sys=self.sys,
-            keeper=keeper,
+            session_store=session_store,
             timers=timers,
             feeds=self.feeds,
             reporter=reporter,
-            recording=self.recording,
+            ledger_writer=self.recording,
             wait=limits.suback_wait,
         )
         self.clients = ClientSessions(
@@ -188,14 +190,14 @@ class Edge:
             publisher=self.publisher,
             subscriptions=self.subscriptions,
             delivery=self.delivery,
-            positions=self.positions,
+            cursors=self.cursors,
             router=router,
             timers=timers,
             counters=counters,
             reporter=reporter,
-            keeper=keeper,
+            session_store=session_store,
             backlog=self.backlog,
-            recording=self.recording,
+            ledger_writer=self.recording,
             limits=limits,
         )
         self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple
@@ -273,30 +275,30 @@ class Edge:
         route: Route,
         epoch: int,
         predecessor: LogPosition | None,
-        passages: Iterable[EpochTransition] = (),
+        transitions: Iterable[EpochTransition] = (),
     ) -> None:
         """
         Note that the owner was found, at this epoch.
 
-        `predecessor` is the place after which its journal continues, and `passages` are the last
+        `predecessor` is the place after which its journal continues, and `transitions` are the last
         transitions of its topics. Sessions read on from the parts that this edge followed, also if
         the edge was away in between.
         """
         part = JournalId(route.apex, epoch)
-        self.positions.take_up(part)
-        for ended in self.passages.learn(passages):
+        self.cursors.resume_part(part)
+        for ended in self.transitions.follow_owner(transitions):
             self.cuts.end(ended, route)
         known = route.position
         if predecessor is None and known is None and epoch > 1:
-            self.positions.on_root_lost(part)
+            self.cursors.on_root_lost(part)
         elif predecessor is not None and predecessor.part.zone == route.apex:
-            self.passages.on_restored(part)
+            self.transitions.on_restored(part)
         if known is not None and known.epoch < epoch:
-            self.positions.on_renewed(route, known, epoch, predecessor)
+            self.cursors.on_renewed(route, known, epoch, predecessor)
             route.begin_part(epoch)
-        elif known is None and predecessor and self.positions.is_late(predecessor, part):
+        elif known is None and predecessor and self.cursors.is_late(predecessor, part):
             route.begin_part(epoch)
-            self.positions.on_inherited(route, predecessor)
+            self.cursors.on_inherited(route, predecessor)
         route.meet(epoch, predecessor)
 
     def on_failed(self, route: Route) -> None:
@@ -318,7 +320,7 @@ class Edge:
         """State what routes, outboxes and sessions keep of the rules; after the end of a turn."""
         self.zones.check()
         self.outboxes.check()
-        self.positions.check()
+        self.cursors.check()
         self.low_water.check()
         waiting = self.outboxes.unsafe_size + sum(r.queue.waiting_size for r in self.zones)
         known = self.zones.backlog.size
@@ -336,11 +338,11 @@ class Edge:
         """Resume the route: the owner is connected, has our interest, and has sent our backlog."""
         if route.connect(port, position):
             self._reporter.event("zone.reachable", zone=route.apex)
-        self.cuts.learn(route, cuts, follow=route.began is not None)
+        self.cuts.replace_cuts(route, cuts, follow=route.began is not None)
         self.publisher.on_marks(route, marks)
         self.outboxes.on_online(route)
         self.interests.on_online(route)
-        self.positions.on_online(route)
+        self.cursors.on_online(route)
         self.cuts.forget_ended(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
@@ -350,7 +352,7 @@ class Edge:
         self.publisher.on_lost(route, key)
         self.outboxes.on_lost(route)
         if is_ending:
-            self.cuts.on_gone(route, is_whole=False)
+            self.cuts.on_zone_end(route, is_whole=False)
 
     def on_message(self, route: Route, message: Message, offset: int) -> None:
         """Process a delivery, live or caught up."""
@@ -375,8 +377,8 @@ class Edge:
         durable.
         """
         if route.claims.complete(apexes):
-            self.positions.wake()
-            self.keeper.when_durable(partial(self._on_claimed_safely, route, apexes, done))
+            self.cursors.wake()
+            self.session_store.when_durable(partial(self._on_claimed_safely, route, apexes, done))
         else:
             done()
 
@@ -389,7 +391,7 @@ class Edge:
             return  # its stream has newer cuts
         route.freshen(self._timers.now() + ttl)
         self.zones.add(zone)
-        self.cuts.learn(route, cuts)
+        self.cuts.replace_cuts(route, cuts)
         self.cuts.forget_ended(route)
         self.publisher.redistribute(route.queue.take_waiting())
         self.interests.refresh()
@@ -410,8 +412,8 @@ class Edge:
         """
         Refresh, once a second, answers whose time to live is over; they serve meanwhile (RFC 8767).
         """
-        self.publisher.look_again()
-        self._look_at_cache()
+        self.publisher.use_freed_room()
+        self._count_evictions()
         self.clients.count_fills()
         now = self._timers.now()
         due = [route for route in self.zones if route.is_stale(now)]
@@ -425,7 +427,7 @@ class Edge:
             is_new = self.zones.get(cut.apex) is None
             route = self.zones.add(cut)
             if is_new:
-                self.publisher.hold_below(self.zones.enclosing(cut.apex), route)
+                self.publisher.move_below(self.zones.enclosing(cut.apex), route)
             if route.is_needed:
                 self.publisher.wake(route)
         self.zones.know_between()
@@ -440,7 +442,7 @@ class Edge:
             route.note_news()  # the apexes left and came back meanwhile
             self.interests.refresh()
 
-    def _look_at_cache(self) -> None:
+    def _count_evictions(self) -> None:
         """Count the topics that the exchange's cache has evicted as well."""
         forgotten = self.router.forgotten
         if forgotten > self._forgotten:
@@ -454,7 +456,7 @@ class Edge:
 
     def _on_confirmed(self, subscribing: SubscribeRequest, topic_filter: str) -> None:
         if not subscribing.session.clean:
-            self.keeper.save_all(subscribing.session)  # its start must outlive a crash
+            self.session_store.save_all(subscribing.session)  # its start must outlive a crash
         self._reporter.event(
             "interest.confirmed",
             filter=topic_filter,

@@ -88,7 +88,7 @@ class Interests:
         return len(self._counts)
 
     @property
-    def asked(self) -> int:
+    def awaiting_count(self) -> int:
         """Number of SUBSCRIBE packets, and of sessions that moved here, that wait for zones."""
         return len(self._pending)
 
@@ -111,7 +111,7 @@ class Interests:
             if route.interest.drop(topic_filter) and route.port is not None:
                 route.port.remove_interest(topic_filter)
 
-    def leave(self, session: object, topic_filters: Iterable[str]) -> None:
+    def remove_all(self, session: object, topic_filters: Iterable[str]) -> None:
         """
         Count one subscription less for each filter of an ended session, in slices.
 
@@ -121,11 +121,11 @@ class Interests:
         if left:
             self._slices.start(session, self._withdraw(left))
 
-    def ask_now(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
+    def answer_locally(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
         """
         Return the answer of all zones that a filter touches, if this node's zone is the only one.
         """
-        self._look()
+        self._mark_changed_routes()
         if self._ask_own_zone is None or self._dirty:
             return None
         cover = self._zones.cover(topic_filter)
@@ -136,7 +136,7 @@ class Interests:
             cover[0].interest.add(topic_filter)
         return answer
 
-    def begin(self, subscribing: SubscribeRequest) -> None:
+    def start(self, subscribing: SubscribeRequest) -> None:
         """Ask every zone that the filters touch."""
         self.refresh()
         self._pending[subscribing] = subscribing
@@ -146,13 +146,13 @@ class Interests:
             (topic_filter, route)
             for topic_filter in zoned
             for route in self._zones.cover(topic_filter)
-            if subscribing.concerns(topic_filter, route.apex)
+            if subscribing.needs_zone(topic_filter, route.apex)
         ]
         for topic_filter, route in asked:
             subscribing.await_zone(topic_filter, route.apex)
         for topic_filter, route in asked:
             self._ask(subscribing, topic_filter, route)
-        self.settle(subscribing)
+        self.finish_if_answered(subscribing)
 
     def cancel(self, subscribing: SubscribeRequest) -> None:
         """Drop the request: its session is over, or its SUBACK is due."""
@@ -164,7 +164,7 @@ class Interests:
         if not of_session:
             del self._of[subscribing.session]
 
-    def settle(self, subscribing: SubscribeRequest) -> None:
+    def finish_if_answered(self, subscribing: SubscribeRequest) -> None:
         """Finish the request, and so send its SUBACK, if no zone is awaited."""
         if subscribing not in self._stale and subscribing.is_done:
             self.cancel(subscribing)
@@ -197,7 +197,7 @@ class Interests:
             subscribing.answer(topic_filter, LogPosition(route.part, offset), retained, since)
             if late:
                 self._on_confirmed(subscribing, topic_filter)
-        self.settle(subscribing)
+        self.finish_if_answered(subscribing)
 
     def on_retained(self, route: Route, request: int, message: Message) -> None:
         """
@@ -207,14 +207,14 @@ class Interests:
         known = route.interest.requests.get(request)
         subscribing = None if known is None else self._pending.get(known[1])
         if known is not None and subscribing is not None:
-            subscribing.give_retained(known[0], message)
+            subscribing.deliver_retained(known[0], message)
 
     def on_online(self, route: Route) -> None:
         """
         Ask the connected owner, which has this edge's filters, for all answers that are still open.
         """
         route.interest.forget_requests()
-        self.bring_up(route)
+        self.update_now(route)
         for subscribing in list(self._pending.values()):
             for topic_filter in sorted(subscribing.open.of(route.apex)):
                 self._ask(subscribing, topic_filter, route)
@@ -237,7 +237,7 @@ class Interests:
                 if may_match_within(topic_filter, below.apex):
                     subscribing.answered.add((topic_filter, below.apex))
 
-    def on_gone(self, route: Route, above: Route) -> None:
+    def on_zone_end(self, route: Route, above: Route) -> None:
         """Claim the zone at `above`, to which it went back, and which inherited our interest."""
         above.claim(route.apex, is_read=route.is_over)
         for subscribing in self._pending.values():
@@ -247,21 +247,21 @@ class Interests:
 
     def refresh(self) -> None:
         """Move filters to the routes where they belong after a change of the map."""
-        self._look()
+        self._mark_changed_routes()
         if (self._dirty or self._stale) and not self._slices.is_busy(self):
             self._slices.start(self, self._work())
 
-    def bring_up(self, route: Route) -> None:
+    def update_now(self, route: Route) -> None:
         """
         Update the route's filters at once; the caller is about to send them.
 
         The caller calls `refresh` as well, before or after.
         """
-        self._look()
+        self._mark_changed_routes()
         if route.has_news:
             self._mark(route)
         if route in self._dirty:
-            self._bring_up(route, is_woken=False)
+            self._update_filters(route, is_woken=False)
 
     def touches(self, apex: str) -> bool:
         """True if any session here has a filter that may match within the zone."""
@@ -272,7 +272,7 @@ class Interests:
         Return the filters that the zone's owner serves, or has to serve; callers must not hold on
         to the set.
         """
-        self.bring_up(route)
+        self.update_now(route)
         return route.interest.filters
 
     def filters_of(self, apex: str) -> set[str]:
@@ -319,10 +319,10 @@ class Interests:
             retained = one.wants_retained(topic_filter)
             route.port.add_interest(topic_filter, request, retained=retained)
 
-    def _look(self) -> None:
+    def _mark_changed_routes(self) -> None:
         """Mark the routes dirty that are concerned by changes since the last call."""
         zones, changes = self._zones, self._zones.changes
-        apexes = changes.take()
+        apexes = changes.dequeue()
         if apexes:
             self._stale.update(dict.fromkeys(self._pending.values()))
         for apex in apexes:
@@ -333,7 +333,7 @@ class Interests:
                 self._dirty[below] = None
             for above in zones.above(apex):
                 self._mark(above, apex)
-        for route in changes.take_news():
+        for route in changes.dequeue_routes():
             self._mark(route)
 
     def _mark(self, route: Route, *apexes: str) -> None:
@@ -351,15 +351,15 @@ class Interests:
     def _work(self) -> Iterator[None]:
         while self._dirty or self._stale:
             if self._dirty:
-                self._bring_up(next(iter(self._dirty)))
+                self._update_filters(next(iter(self._dirty)))
             else:
                 subscribing = next(iter(self._stale))
                 del self._stale[subscribing]
-                self._look_at_pending(subscribing)
-                self.settle(subscribing)
+                self._drop_stale_pending(subscribing)
+                self.finish_if_answered(subscribing)
             yield
 
-    def _bring_up(self, route: Route, *, is_woken: bool = True) -> None:
+    def _update_filters(self, route: Route, *, is_woken: bool = True) -> None:
         apexes = self._dirty.pop(route)
         if self._zones.get(route.apex) is not route:
             return
@@ -409,7 +409,7 @@ class Interests:
                     topic_filter in subscribing.subscriptions
                     and pair not in subscribing.open
                     and pair not in subscribing.answered
-                    and subscribing.concerns(topic_filter, route.apex)
+                    and subscribing.needs_zone(topic_filter, route.apex)
                 ):
                     subscribing.await_zone(topic_filter, route.apex)
                     asked.append((subscribing, topic_filter))
@@ -428,7 +428,7 @@ class Interests:
         elif is_woken:
             self._wake(route)
 
-    def _look_at_pending(self, subscribing: SubscribeRequest) -> None:
+    def _drop_stale_pending(self, subscribing: SubscribeRequest) -> None:
         """Drop zones that were pending when an earlier process ended, and that no longer exist."""
         if not subscribing.is_resumed:
             return

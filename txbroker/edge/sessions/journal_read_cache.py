@@ -99,7 +99,7 @@ class JournalReadCache:
         None: the chunk is requested, and the session is woken when it is worth another look.
         """
         found = self._find(part, offset)
-        if found is None and self._ask(part, offset, session):
+        if found is None and self._request(part, offset, session):
             found = self._find(part, offset)
         return found
 
@@ -130,7 +130,7 @@ class JournalReadCache:
         self._weigh(key)
         return chunk
 
-    def _ask(self, part: JournalId, offset: int, session: Session) -> bool:
+    def _request(self, part: JournalId, offset: int, session: Session) -> bool:
         """Request the chunk behind the offset; return True if it is here at once."""
         key = part, offset
         waiting = self._asked.get(key)
@@ -148,7 +148,7 @@ class JournalReadCache:
             if found.passages:
                 self._met(found.passages)
             if found.through > offset or found.is_closed:
-                self._keep(key, found)
+                self._cache(key, found)
                 self._wake_all(key)
                 return
             for session in self._asked[key]:
@@ -168,7 +168,7 @@ class JournalReadCache:
         for session in self._asked.pop(key):
             self._wake(session)
 
-    def _keep(self, key: tuple[JournalId, int], chunk: JournalChunk) -> None:
+    def _cache(self, key: tuple[JournalId, int], chunk: JournalChunk) -> None:
         if self._kept.pop(key, None) is None:
             insort(self._starts.setdefault(key[0], []), key[1])
         self._kept[key] = chunk

@@ -40,7 +40,7 @@ class LedgerWriter:
         self._recorder = recorder
         self._positions = positions
         self._stating: list[Session] | None = None
-        self._passages: set[EpochTransition] = set()
+        self._transitions: set[EpochTransition] = set()
 
     # from sessions
 
@@ -64,7 +64,7 @@ class LedgerWriter:
         if not session.clean:
             self._start(session, subscription, *place)
 
-    def holds(self, session: Session, subscription: Subscription) -> None:
+    def record_subscription(self, session: Session, subscription: Subscription) -> None:
         """Record that the subscription holds from the session's present offsets on."""
         if not (session.clean or is_sys(subscription.topic_filter)):
             for part, offset in self._concerned(session, subscription):
@@ -77,7 +77,7 @@ class LedgerWriter:
             for part, offset in self._concerned(session, subscription):
                 self._end(session, subscription, part, offset)
 
-    def over(self, session: Session) -> None:
+    def record_end(self, session: Session) -> None:
         """
         Record the end of a session that is at no other node: its waiting messages are dropped.
         """
@@ -97,39 +97,41 @@ class LedgerWriter:
     # from the node
 
     def state(self, sessions: Iterable[Session]) -> None:
-        """Begin to state the subscriptions of all these sessions, some in each second (`go_on`)."""
+        """
+        Begin to state the subscriptions of all these sessions, some in each second (`advance`).
+        """
         self._stating = list(sessions)
-        self._passages.clear()
+        self._transitions.clear()
 
     @property
     def is_stating(self) -> bool:
         """True if sessions are left that have not stated their subscriptions."""
         return self._stating is not None
 
-    def go_on(self, passages: Iterable[EpochTransition]) -> bool:
+    def advance(self, transitions: Iterable[EpochTransition]) -> bool:
         """
         Record new transitions of the node's zone, and state some sessions; called once a second.
 
         Returns True if the last session has just stated its subscriptions.
         """
-        for passage in passages:
-            if passage not in self._passages:
-                self._passages.add(passage)
-                self._pass(passage)
+        for transition in transitions:
+            if transition not in self._transitions:
+                self._transitions.add(transition)
+                self._record_transition(transition)
         if self._stating is None:
             return False
         for _ in range(min(STATED_AT_ONCE, len(self._stating))):
-            self.holds_all(self._stating.pop())
+            self.record_subscriptions(self._stating.pop())
         if self._stating:
             return False
         self._stating = None
         return True
 
-    def holds_all(self, session: Session) -> None:
+    def record_subscriptions(self, session: Session) -> None:
         """Record the subscriptions of a session that moved here, or states them anew."""
         if not session.is_over:
             for subscription in session.subscriptions.values():
-                self.holds(session, subscription)
+                self.record_subscription(session, subscription)
 
     # internal
 
@@ -147,14 +149,14 @@ class LedgerWriter:
     def _start(
         self, session: Session, subscription: Subscription, part: JournalId, offset: int
     ) -> None:
-        self._say(LedgerKind.START, session, subscription, part, offset)
+        self._record(LedgerKind.START, session, subscription, part, offset)
 
     def _end(
         self, session: Session, subscription: Subscription, part: JournalId, offset: int
     ) -> None:
-        self._say(LedgerKind.END, session, subscription, part, offset)
+        self._record(LedgerKind.END, session, subscription, part, offset)
 
-    def _say(
+    def _record(
         self,
         kind: LedgerKind,
         session: Session,
@@ -171,13 +173,13 @@ class LedgerWriter:
             offset=offset,
         )
 
-    def _pass(self, passage: EpochTransition) -> None:
-        left, entered = passage.left, passage.entered
+    def _record_transition(self, transition: EpochTransition) -> None:
+        left, entered = transition.left, transition.entered
         self._recorder.add(
             LedgerRow(
                 LedgerKind.PASSAGE,
                 self._recorder.now(),
-                topic_filter=passage.apex,
+                topic_filter=transition.apex,
                 part=entered.part,
                 offset=entered.offset,
                 through=left.offset,

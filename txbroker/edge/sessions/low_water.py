@@ -79,7 +79,7 @@ class _Told:
         is_own = any(offset > last[p] for p, offset in marks.items() if p.zone == apex)
         return is_own or now - self.at >= BELOW
 
-    def tell(self, marks: Marks, holders: Holders, now: float) -> None:
+    def send(self, marks: Marks, holders: Holders, now: float) -> None:
         """Send the marks to the owner."""
         self.number += 1
         self.last, self.at = marks, now
@@ -88,9 +88,9 @@ class _Told:
             (_, one), (number, other) = self.sent.popleft(), self.sent.popleft()
             both = {part: max(one[part], other[part]) for part in one.keys() & other.keys()}
             self.sent.appendleft((number, both))
-        self.port.keep(marks, partial(self._confirm, self.number), holders)
+        self.port.set_low_water(marks, partial(self._confirm, self.number), holders)
 
-    def keeps(self, place: LogPosition) -> bool:
+    def retains(self, place: LogPosition) -> bool:
         """
         True if the owner retains records above the place, whichever of the marks sent are in force.
         """
@@ -118,13 +118,13 @@ class LowWater:
         *,
         zones: ResolverCache,
         timers: Timers,
-        keeper: SessionStore,
+        session_store: SessionStore,
         wake: Callable[[Route], None],
     ) -> None:
         self._sessions = sessions
         self._zones = zones
         self._timers = timers
-        self._keeper = keeper
+        self._session_store = session_store
         self._wake = wake
         self._left: Callable[[], Iterable[LogPosition]] = tuple
         self._looking: Iterator[None] | None = None
@@ -140,15 +140,15 @@ class LowWater:
 
     # from the node
 
-    def look(self) -> None:
+    def send_marks(self) -> None:
         """Compute the marks and send them to owners; called once a second, after a checkpoint."""
         if self._looking is None:
-            self._looking = self._look()
+            self._looking = self._compute_marks()
         if next(self._looking, self) is self:
             self._looking = None
             # Marks follow durable positions only. After a crash, older positions would need records
             # that the owners have trimmed.
-            self._keeper.when_durable(self._tell)
+            self._session_store.when_durable(self._send_marks)
 
     # from sessions that come, go, or go back
 
@@ -181,10 +181,10 @@ class LowWater:
 
     # internal
 
-    def _look(self) -> Iterator[None]:
+    def _compute_marks(self) -> Iterator[None]:
         """Compute the offsets above which sessions need records, some sessions at a time."""
         # A session that is not behind needs records only above the durable positions.
-        self._seen = self._keeper.positions()
+        self._seen = self._session_store.positions()
         needed: set[JournalId] = set()
         holders: Holders = {}
         unloaded = self._timers.now() - UNLOADED_AFTER
@@ -209,7 +209,7 @@ class LowWater:
             marks[part] = min(marks.get(part, offset), offset)
             needed.add(part)
 
-    def _tell(self) -> None:
+    def _send_marks(self) -> None:
         by_route: dict[Route, Marks] = {}
         for part, offset in (self._marks or {}).items():
             for route in self._above(part.zone):
@@ -228,7 +228,7 @@ class LowWater:
             marks = by_route.get(route, {})
             if known.is_due(route.apex, marks, now):
                 holders = {part: self._holders[part] for part in marks if part in self._holders}
-                known.tell(marks, holders, now)
+                known.send(marks, holders, now)
         self._told = told
 
     def _set_needed(self, route: Route, *, is_concerned: bool) -> None:
@@ -241,7 +241,7 @@ class LowWater:
     def _is_kept(self, place: LogPosition) -> bool:
         for route in self._concerned(place.part):
             told = self._told.get(route)
-            if told is None or told.port is not route.port or not told.keeps(place):
+            if told is None or told.port is not route.port or not told.retains(place):
                 return False
         return True
 

@@ -55,7 +55,7 @@ class RetainedFeeds:
         self._serve = shares.serve
         self._is_over = lambda: shares.is_over
 
-    def begin(
+    def start(
         self,
         session: Session,
         subscription: Subscription,
@@ -85,7 +85,7 @@ class RetainedFeeds:
         """Queue a feed whose client has no room."""
         self._waiting.append(feed)
         if len(self._waiting) == 1:
-            self._timers.call_later(LOOK, self._look)
+            self._timers.call_later(LOOK, self._run_turn)
 
     # internal
 
@@ -94,13 +94,13 @@ class RetainedFeeds:
         if self._left > 0:
             self._left -= steps
             if self._left <= 0:
-                self._timers.call_later(0.0, self._begin_turn)
+                self._timers.call_later(0.0, self._start_turn)
         return self._left > 0
 
-    def _begin_turn(self) -> None:
+    def _start_turn(self) -> None:
         self._left = AT_ONCE
 
-    def _look(self) -> None:
+    def _run_turn(self) -> None:
         waiting, self._waiting = self._waiting, []
         for feed in waiting:
             if feed.has_room:
@@ -155,7 +155,7 @@ class _Feed:
             except StopIteration:
                 return False
             if message is not None:
-                give_once(self._session, self._subscription, message, retain=True)
+                deliver_once(self._session, self._subscription, message, retain=True)
             if self._feeds.is_over():
                 return True
         return False
@@ -175,7 +175,7 @@ def _do_all(worker: ShareWorker) -> None:
         pass
 
 
-def give_once(
+def deliver_once(
     session: Session, subscription: Subscription, message: Message, *, retain: bool
 ) -> None:
     """Deliver a message that cannot be read again."""

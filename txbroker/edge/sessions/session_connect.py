@@ -99,9 +99,9 @@ class SessionConnect:
             self._clients.connect(packet, accept, refuse)
             return None
         attempt = ConnectAttempt(packet, accept, refuse, drop_if_gone, host)
-        return self._look(
+        return self._run(
             attempt,
-            lambda: directory.arrive(client_id, lambda: attempt.is_wanted),
+            lambda: directory.take_over(client_id, lambda: attempt.is_wanted),
             lambda outcome: self._found(attempt, outcome),
         )
 
@@ -138,13 +138,13 @@ class SessionConnect:
         End the sessions elsewhere, announce the clean session to the keepers, then send CONNACK.
         """
         client_id, clearings = attempt.packet.client_id, self._directory.clearings
-        return self._look(
+        return self._run(
             attempt,
             lambda: clearings.clear(client_id, lambda: attempt.is_wanted),
             lambda until: self._cleared(attempt, until),
         )
 
-    def _look(
+    def _run(
         self,
         attempt: ConnectAttempt,
         make: Callable[[], Procedure[T]],
@@ -153,7 +153,7 @@ class SessionConnect:
         """Run the procedure when the attempt has its turn."""
         packet = attempt.packet
         self._attempts[packet.client_id] = attempt
-        self._doorway.pass_through(
+        self._doorway.admit(
             make,
             finished,
             lambda: self._is_wanted(attempt),
@@ -204,7 +204,7 @@ class SessionConnect:
         self._end(attempt)
         if not attempt.is_wanted:
             if isinstance(outcome, SessionFound) and not outcome.present:
-                self._directory.presence.ended(client_id)  # no client was told of the session
+                self._directory.connected.ended(client_id)  # no client was told of the session
         elif isinstance(outcome, TakeoverRefused):
             attempt.refuse(outcome.reason, True)
         else:
@@ -218,14 +218,14 @@ class PublishBarrier:
         self._open: dict[str, dict[str, tuple[str, ...]]] = {}
         self._waiting: dict[str, Callable[[], None]] = {}
 
-    def set(self, client_id: str, node: str, remains: PendingPublishes) -> None:
+    def set(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
         """
         Note that the node has still to publish to these zones; run the waiting action if none are
         left.
         """
         nodes = self._open.setdefault(client_id, {})
-        nodes[node] = remains.zones
-        if not remains.zones:
+        nodes[node] = pending_publishes.zones
+        if not pending_publishes.zones:
             del nodes[node]
         if not nodes:
             del self._open[client_id]
@@ -233,14 +233,14 @@ class PublishBarrier:
             if action is not None:
                 action()
 
-    def has_to_wait(self, client_id: str, topic: str) -> bool:
+    def must_wait(self, client_id: str, topic: str) -> bool:
         """True if a publish of the client to this topic would overtake an earlier publish."""
         nodes = self._open.get(client_id)
         return nodes is not None and any(
             is_within(topic, zone) for zones in nodes.values() for zone in zones
         )
 
-    def concerns(self, client_id: str) -> bool:
+    def may_block(self, client_id: str) -> bool:
         """True if any publish of the client may have to wait."""
         return client_id in self._open
 

@@ -52,18 +52,18 @@ class SessionCursors:
         zones: ResolverCache,
         interests: Interests,
         timers: Timers,
-        keeper: SessionStore,
+        session_store: SessionStore,
         backlog: CatchUp,
         low_water: LowWater,
     ) -> None:
         self.followed: dict[JournalId, int] = {}
-        # see `on_found`; at most as many as this node delegates
+        # see `on_forgotten_cut`; at most as many as this node delegates
         self._found: set[JournalId] = set()
         self._sessions = sessions
         self._zones = zones
         self._interests = interests
         self._timers = timers
-        self._keeper = keeper
+        self._session_store = session_store
         self._backlog = backlog
         self._low_water = low_water
         self._met: dict[JournalId, int] = {}
@@ -76,14 +76,14 @@ class SessionCursors:
         Load the durable sessions after a start, with their clients away; `make` gives a new
         session.
         """
-        self.followed = self._keeper.positions()
-        return self._keeper.load(make)
+        self.followed = self._session_store.positions()
+        return self._session_store.load(make)
 
-    def arrive(self, session: Session) -> None:
+    def on_connect(self, session: Session) -> None:
         """Wake the session's catch-up: the client is connected."""
         self._backlog.wake(session)
 
-    def leave(self, session: Session) -> None:
+    def on_disconnect(self, session: Session) -> None:
         """
         Begin a cursor in each zone that serves the session: the client has left.
 
@@ -94,9 +94,9 @@ class SessionCursors:
                 continue
             if not session.subscriptions.keys().isdisjoint(self._interests.of_zone(route)):
                 offset = max(route.position.offset, session.places.taken.get(route.part, 0))
-                session.places.begin(Cursor(route.part, offset))
-        self._keeper.note_life(session)
-        self._keeper.save(session, urgent=False)
+                session.places.add(Cursor(route.part, offset))
+        self._session_store.mark_seen(session)
+        self._session_store.save(session, urgent=False)
 
     # from the edge
 
@@ -136,8 +136,8 @@ class SessionCursors:
         assert route.position is not None
         here = LogPosition(route.part, route.position.offset)
         for session in behind:
-            if self._wants(session, below.apex):
-                self._begin_after(session, here, below.part)
+            if self._is_interested(session, below.apex):
+                self._start_cursor_after(session, here, below.part)
 
     def on_restored(self, part: JournalId) -> None:
         """
@@ -145,17 +145,17 @@ class SessionCursors:
         restored.
         """
         for session in self._touched(part.zone):
-            self.go_on(session, part)
+            self.follow_part(session, part)
 
-    def go_on(self, session: Session, part: JournalId) -> None:
+    def follow_part(self, session: Session, part: JournalId) -> None:
         """
         Begin a cursor in the part if the session is behind in an earlier part of the same zone.
         """
         behind = session.places.behind
         earlier = [p for p in behind if p.zone == part.zone and p.epoch < part.epoch]
-        if earlier and self._wants(session, part.zone):
+        if earlier and self._is_interested(session, part.zone):
             stops = tuple(LogPosition(p, 0) for p in earlier)
-            self._begin(session, Cursor(part, 0, stops=stops))
+            self._start_cursor(session, Cursor(part, 0, stops=stops))
 
     def on_root_lost(self, part: JournalId) -> None:
         """
@@ -164,15 +164,15 @@ class SessionCursors:
         A session with any offset in an earlier part of the zone reads this part from its beginning.
         """
         for session in self._touched(part.zone):
-            if self._wants(session, part.zone):
+            if self._is_interested(session, part.zone):
                 begun = (p for s in session.subscriptions.values() for p in s.starts)
                 places = (*session.places.behind, *session.places.taken, *begun, *self.followed)
                 earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
                 if earlier:
                     stops = tuple(LogPosition(p, 0) for p in earlier if p in session.places.behind)
-                    self._begin(session, Cursor(part, 0, stops=stops))
+                    self._start_cursor(session, Cursor(part, 0, stops=stops))
 
-    def on_found(self, route: Route, cut: ZoneCut, predecessor: LogPosition | None) -> None:
+    def on_forgotten_cut(self, route: Route, cut: ZoneCut, predecessor: LogPosition | None) -> None:
         """
         Begin cursors in the zone of `cut`, which this node had forgotten to be another node's.
 
@@ -187,8 +187,8 @@ class SessionCursors:
                 may_match_within(topic_filter, cut.apex) and route.part not in subscription.starts
                 for topic_filter, subscription in session.subscriptions.items()
             )
-            if is_older and self._wants(session, cut.apex):
-                self._begin_after(session, predecessor or LogPosition(route.part, 0), part)
+            if is_older and self._is_interested(session, cut.apex):
+                self._start_cursor_after(session, predecessor or LogPosition(route.part, 0), part)
 
     def on_inherited(self, route: Route, predecessor: LogPosition) -> None:
         """
@@ -199,15 +199,15 @@ class SessionCursors:
         come = above.position if above is not None and above.part == predecessor.part else None
         is_late = come is not None and come.offset < predecessor.offset
         for session in self._touched(route.apex):
-            if not self._wants(session, route.apex):
+            if not self._is_interested(session, route.apex):
                 continue
             earlier = session.places.behind.get(predecessor.part)
             if earlier is None and is_late and come is not None:
                 earlier = Cursor(predecessor.part, come.offset)
-                self._begin(session, earlier)
+                self._start_cursor(session, earlier)
             is_behind = earlier is not None and earlier.offset < predecessor.offset
             if is_behind or session.sink is None:
-                self._begin_after(session, predecessor, route.part)
+                self._start_cursor_after(session, predecessor, route.part)
 
     def on_renewed(
         self, route: Route, known: StreamPosition, epoch: int, predecessor: LogPosition | None
@@ -226,14 +226,14 @@ class SessionCursors:
             above = self._zones.get(predecessor.part.zone)
             come = above.position if above is not None and above.part == predecessor.part else None
         for session in self._touched(route.apex):
-            if not self._wants(session, route.apex):
+            if not self._is_interested(session, route.apex):
                 continue
-            self._begin(session, Cursor(before, known.offset))
-            self._begin(session, Cursor(after, 0, stops=(LogPosition(before, 0),)))
+            self._start_cursor(session, Cursor(before, known.offset))
+            self._start_cursor(session, Cursor(after, 0, stops=(LogPosition(before, 0),)))
             if predecessor is None or predecessor.part.zone == route.apex:
                 continue
             if come is not None and come.offset < predecessor.offset:
-                self._begin(session, Cursor(predecessor.part, come.offset))
+                self._start_cursor(session, Cursor(predecessor.part, come.offset))
             if after in session.places.behind and predecessor.part in session.places.behind:
                 session.places.behind[after].after = predecessor
 
@@ -248,13 +248,13 @@ class SessionCursors:
         ended = route.part
         if route.position is None:
             if ended in self.followed:  # earlier: interested sessions have cursors since the start
-                self._keeper.on_ended(ended)
+                self._session_store.on_ended(ended)
             return
         offset = route.position.offset
         if not is_whole and not route.is_over:
             for session in self._touched(route.apex):
-                if self._wants(session, route.apex):
-                    self._begin(session, Cursor(ended, offset))
+                if self._is_interested(session, route.apex):
+                    self._start_cursor(session, Cursor(ended, offset))
         for session in self._all():
             cursor = session.places.behind.get(ended)
             if cursor is None:
@@ -265,24 +265,24 @@ class SessionCursors:
             if not route.is_over and heir.position is not None:
                 self._gate_at(session, ended, LogPosition(heir.part, heir.position.offset))
         if route.is_over:
-            self._keeper.on_ended(ended)
+            self._session_store.on_ended(ended)
             return
         # The owners have still to announce which part continues this one. Several parts may lie
         # between. Without the offset the sessions would lose their place in the ended part.
         self._ended[ended] = offset
-        self._keeper.on_closed(ended, offset)
+        self._session_store.on_closed(ended, offset)
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
-    def meet(self, passage: EpochTransition, *, at_end: bool) -> None:
+    def follow_transition(self, transition: EpochTransition, *, at_end: bool) -> None:
         """
         Follow a transition that a journal read met, for all sessions that are behind in the part
         left.
         """
-        for session in self._touched(passage.apex):
-            self.follow(session, passage, at_end=at_end)
+        for session in self._touched(transition.apex):
+            self.follow(session, transition, at_end=at_end)
 
-    def on_passage(self, passage: EpochTransition, *, is_alone: bool) -> None:
+    def on_passage(self, transition: EpochTransition, *, is_alone: bool) -> None:
         """
         Begin cursors where topics went on in another part.
 
@@ -290,41 +290,43 @@ class SessionCursors:
         other sessions, unless the transition `is_alone` and the streams of the two parts follow one
         another here. The stream of an ended part was incomplete if it did not announce the end.
         """
-        left = passage.left
+        left = transition.left
         stood = self._stood_at(left.part)
-        if is_alone and (left.part in self._ended or not passage.is_return):
+        if is_alone and (left.part in self._ended or not transition.is_return):
             stood = None
-        for session in self._touched(passage.apex):
-            if stood is not None and stood <= left.offset and self._follows(session, passage):
+        for session in self._touched(transition.apex):
+            if stood is not None and stood <= left.offset and self._follows(session, transition):
                 if left.part in self._ended and left.part not in session.places.behind:
-                    self._go_back(session, passage.entered)  # the session has all of the part
+                    self._start_returned_cursor(
+                        session, transition.entered
+                    )  # the session has all of the part
                     continue
-                self._begin(session, Cursor(left.part, stood))
-            self.follow(session, passage, at_end=True)
-        if passage.is_return:
+                self._start_cursor(session, Cursor(left.part, stood))
+            self.follow(session, transition, at_end=True)
+        if transition.is_return:
             self._forget_ended(left.part)
 
-    def follow(self, session: Session, passage: EpochTransition, *, at_end: bool) -> bool:
+    def follow(self, session: Session, transition: EpochTransition, *, at_end: bool) -> bool:
         """
         True if the session has to read on where the topics went on; a cursor begins there.
 
         `at_end`: follow also if the session had all records up to the place where the topics left.
         """
-        left, entered = passage.left, passage.entered
-        if not self._wants(session, passage.apex):
+        left, entered = transition.left, transition.entered
+        if not self._is_interested(session, transition.apex):
             return False
         earlier = session.places.behind.get(left.part)
         offset = session.places.cut_off.get(left.part) if earlier is None else earlier.offset
         if offset is None or offset > left.offset or (offset == left.offset and not at_end):
             return False
-        if not passage.is_return:
-            self._begin_after(session, left, entered.part)
+        if not transition.is_return:
+            self._start_cursor_after(session, left, entered.part)
             return entered.part in session.places.behind
-        self._go_back(session, entered)
+        self._start_returned_cursor(session, entered)
         self._gate_at(session, left.part, entered)
         return entered.part in session.places.behind
 
-    def take_up(self, part: JournalId) -> None:
+    def resume_part(self, part: JournalId) -> None:
         """
         Begin cursors for sessions that have set the part aside: the node that has it is reachable
         again.
@@ -334,7 +336,7 @@ class SessionCursors:
         """
         for session in self._all():
             if part in session.cut_off:
-                session.places.take_up(part, is_kept=True)
+                session.places.resume(part, is_kept=True)
 
     def on_online(self, route: Route) -> None:
         """Wake the sessions that waited for the zone's part: its stream flows."""
@@ -350,9 +352,9 @@ class SessionCursors:
                 if not _has_begun(session, route.apex, filters):
                     continue
                 if began is None and not session.clean:
-                    self._note_start(session, filters, LogPosition(part, start))
+                    self._record_start(session, filters, LogPosition(part, start))
                 if session.sink is None:
-                    self._begin(session, Cursor(part, start))
+                    self._start_cursor(session, Cursor(part, start))
         self.wake()
 
     def wake(self) -> None:
@@ -373,7 +375,7 @@ class SessionCursors:
 
     def checkpoint(self) -> None:
         """Persist one position per zone, once a second, for the sessions that are not behind."""
-        self._keeper.checkpoint(
+        self._session_store.checkpoint(
             (route.apex, route.position.epoch, route.position.offset)
             for route in self._zones
             if route.position is not None
@@ -383,7 +385,7 @@ class SessionCursors:
         """State how far streams have come, and what each session keeps."""
         for route in self._zones:
             if route.position is not None and route.is_local:  # another owner may begin lower
-                kept = self._keeper.kept_position(route.part)
+                kept = self._session_store.stored_position(route.part)
                 ordered(self, 6, "kept <= position of the stream", kept, route.position.offset)
         for client_id, session in self._sessions.items():
             is_named = session.client_id == client_id
@@ -397,20 +399,20 @@ class SessionCursors:
     def _all(self) -> Iterable[Session]:
         return list(self._sessions.values())
 
-    def _begin(self, session: Session, cursor: Cursor) -> None:
+    def _start_cursor(self, session: Session, cursor: Cursor) -> None:
         """
         Begin the cursor unless the session is already behind in that part, or has set it aside.
         """
         if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
             cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
-            session.places.begin(cursor)
+            session.places.add(cursor)
             self._low_water.lower((LogPosition(cursor.part, cursor.offset),))
             if not session.clean:
-                self._keeper.save(session, urgent=False)
+                self._session_store.save(session, urgent=False)
             if session.sink is not None:
                 self._backlog.wake(session)
 
-    def _note_start(self, session: Session, filters: Set[str], place: LogPosition) -> None:
+    def _record_start(self, session: Session, filters: Set[str], place: LogPosition) -> None:
         """
         Note that a session follows, from `place` on, a zone that was unknown when it subscribed.
 
@@ -425,10 +427,10 @@ class SessionCursors:
             if topic_filter not in filters or is_known:
                 continue
             if not self._interests.is_asked(session, topic_filter, part.zone):
-                subscription.begin(part, offset)
-        self._keeper.save_all(session)
+                subscription.exclude(part, offset)
+        self._session_store.save_all(session)
 
-    def _begin_after(self, session: Session, left: LogPosition, part: JournalId) -> None:
+    def _start_cursor_after(self, session: Session, left: LogPosition, part: JournalId) -> None:
         """Begin a cursor in a part that began when an earlier part had come to the place `left`."""
         earlier = session.places.behind.get(left.part)
         # A stop at or before that place applies to the part as well. Otherwise the part's records
@@ -440,9 +442,9 @@ class SessionCursors:
             if stop.offset <= left.offset
             and (stop.part.zone != part.zone or stop.part.epoch < part.epoch)
         )
-        self._begin(session, Cursor(part, 0, None, left, before))
+        self._start_cursor(session, Cursor(part, 0, None, left, before))
 
-    def _go_back(self, session: Session, entered: LogPosition) -> None:
+    def _start_returned_cursor(self, session: Session, entered: LogPosition) -> None:
         """Begin a cursor at the place where topics came back to an enclosing zone."""
         # Records of other topics in that part may lie before the place, and not have come yet. A
         # cursor at the place would skip them.
@@ -451,11 +453,11 @@ class SessionCursors:
         offset = entered.offset
         if here is not None and route is not None and self._covers(session, route):
             offset = min(here, offset)
-        self._begin(session, Cursor(entered.part, offset))
+        self._start_cursor(session, Cursor(entered.part, offset))
 
     def _gate_at(self, session: Session, ended: JournalId, place: LogPosition) -> None:
         """Stop the session at the place until it has read the ended part."""
-        self._begin(session, Cursor(place.part, place.offset))
+        self._start_cursor(session, Cursor(place.part, place.offset))
         later, earlier = session.places.behind.get(place.part), session.places.behind.get(ended)
         if later is None or earlier is None:
             return  # one part was set aside, or the session has passed it
@@ -467,7 +469,7 @@ class SessionCursors:
             return
         later.stops += (stop,)
         if not session.clean:
-            self._keeper.save(session, urgent=False)
+            self._session_store.save(session, urgent=False)
 
     def _stood_at(self, part: JournalId) -> int | None:
         """Return how far this edge followed the part, if it did and may follow it again."""
@@ -478,13 +480,13 @@ class SessionCursors:
 
     def _forget_ended(self, part: JournalId) -> None:
         if self._ended.pop(part, None) is not None:
-            self._keeper.on_ended(part)
+            self._session_store.on_ended(part)
 
-    def _follows(self, session: Session, passage: EpochTransition) -> bool:
+    def _follows(self, session: Session, transition: EpochTransition) -> bool:
         """True if the zone that the topics left had confirmed a filter of the session for them."""
-        zone = passage.left.part.zone
+        zone = transition.left.part.zone
         return any(
-            may_match_within(topic_filter, passage.apex) and zone not in subscription.pending
+            may_match_within(topic_filter, transition.apex) and zone not in subscription.pending
             for topic_filter, subscription in session.subscriptions.items()
         )
 
@@ -502,7 +504,7 @@ class SessionCursors:
             if not is_sys(topic_filter)
         )
 
-    def _wants(self, session: Session, apex: str) -> bool:
+    def _is_interested(self, session: Session, apex: str) -> bool:
         return any(
             may_match_within(topic_filter, apex) and apex not in subscription.pending
             for topic_filter, subscription in session.subscriptions.items()

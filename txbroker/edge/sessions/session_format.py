@@ -168,7 +168,7 @@ def encode_window(session: Session, *, whole: bool = False, publishes: bool = Tr
     for part, offset in session.places.cut_off.items():
         window.cut_off.add(part=index.of(part), offset=offset)
     if publishes:
-        window.publishes.extend(map(_stored_publish, session.kept_publishes()))
+        window.publishes.extend(map(_stored_publish, session.stored_publishes()))
     return window.SerializeToString()
 
 
@@ -213,14 +213,14 @@ def decode_window(
             else None
         )
         stops = tuple(LogPosition(_part(stop.part), stop.offset) for stop in kept.stops)
-        session.places.begin(Cursor(part, kept.offset, kept.until or None, after, stops))
+        session.places.add(Cursor(part, kept.offset, kept.until or None, after, stops))
     for taken in window.taken:
-        session.places.take(parts[taken.part], taken.offset)
+        session.places.advance(parts[taken.part], taken.offset)
     for stored in window.had:
         part = parts[stored.part]
         session.places.set_had(part, (*session.places.had.get(part, ()), _had(stored)))
     for aside in window.cut_off:
-        session.places.put_aside(parts[aside.part], aside.offset)
+        session.places.suspend(parts[aside.part], aside.offset)
     flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
     numbers = range(window.held_first, window.held_first + window.held)
     held = [_numbered(number, numbered(number)) for number in numbers]

@@ -8,7 +8,7 @@ delivered twice. Records of the older session may come after newer ones: no orde
 two sessions.
 
 The client may resend any publish that it has not released, as sent in either session. The receiver
-knows both (`Receiver.take_in`).
+knows both (`SessionReceiver.merge_flows`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ ALL = (1 << 63) - 1
 """An offset behind every record; for a part that had ended for the other session."""
 
 
-def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) -> frozenset[str]:
+def merge_into(
+    known: Session, other: Session, waiting: Iterable[OutboundMessage]
+) -> frozenset[str]:
     """
     Add the subscriptions and the waiting messages of `other` to `known`.
 
@@ -41,15 +43,15 @@ def take_in(known: Session, other: Session, waiting: Iterable[OutboundMessage]) 
             left[entry.place.part].add(entry.place.offset)
         elif entry.message is not None:
             known.sender.deliver(OutboundMessage(entry.message, entry.qos, entry.retain))
-    known.durable_sender.leave_queue()
+    known.durable_sender.discard_queue()
     for part in {**other.places.behind, **dict.fromkeys(left)}:
-        _take_in_part(known, other, part, frozenset(left[part]))
+        _merge_part(known, other, part, frozenset(left[part]))
     for part, offset in other.places.cut_off.items():
-        known.places.put_aside(part, offset)
+        known.places.suspend(part, offset)
     return frozenset(_add_subscriptions(known, other))
 
 
-def _take_in_part(known: Session, other: Session, part: JournalId, left: frozenset[int]) -> None:
+def _merge_part(known: Session, other: Session, part: JournalId, left: frozenset[int]) -> None:
     theirs = other.places.behind.get(part)
     reached = ALL if theirs is None else theirs.offset
     mine = known.places.behind.get(part)
@@ -66,7 +68,7 @@ def _take_in_part(known: Session, other: Session, part: JournalId, left: frozens
     known.places.set_had(part, had)
     if mine is None:
         mine = theirs or Cursor(part, reached)
-        known.places.begin(mine)
+        known.places.add(mine)
     mine.offset = min((come, reached, *(offset - 1 for offset in left)))
 
 
@@ -88,12 +90,12 @@ def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
             continue
         mine.grant(max(mine.qos, subscription.qos))
         for part, start in list(mine.starts.items()):
-            mine.begin(part, min(start, subscription.starts.get(part, 0)))
+            mine.exclude(part, min(start, subscription.starts.get(part, 0)))
         confirmed = (mine.pending & begun) - subscription.pending
         if confirmed:
             mine.confirm(confirmed)
             for part, start in subscription.starts.items():
                 if part.zone in confirmed:
-                    mine.begin(part, start)
+                    mine.exclude(part, start)
             yield topic_filter
     known.on_subscriptions_changed()

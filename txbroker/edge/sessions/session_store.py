@@ -121,7 +121,7 @@ class SessionStore:
             self._commit.before_write(self._write)
             self._commit.when_durable(self._on_durable)
 
-    def note_life(self, session: Session) -> None:
+    def mark_seen(self, session: Session) -> None:
         """
         Save within a second that the client came or left.
 
@@ -159,7 +159,7 @@ class SessionStore:
         self._changed.pop(session, None)
         self._rarely.pop(session, None)
         name = session.client_id.encode()
-        _, gone = session.durable_sender.numbering.take()
+        _, gone = session.durable_sender.numbering.dequeue_changes()
         for number in (*session.durable_sender.numbers(), *gone):
             self._messages.delete(_numbered(name, number))
         self._sessions.delete(name)
@@ -173,7 +173,7 @@ class SessionStore:
         """True if this edge has gone through the transition."""
         return name in self._gone_through
 
-    def go_through(self, name: bytes) -> None:
+    def store_transition(self, name: bytes) -> None:
         """
         Note that this edge has gone through a transition.
 
@@ -188,7 +188,7 @@ class SessionStore:
         for session in self._changed:
             session.check()
 
-    def kept_position(self, part: JournalId) -> int:
+    def stored_position(self, part: JournalId) -> int:
         """The position of a part that was put last in this life of the process; 0: none."""
         epoch, offset = self._told.get(part.zone, (part.epoch, 0))
         return offset if epoch == part.epoch else 0
@@ -210,7 +210,7 @@ class SessionStore:
             for topic_filter, row in self._filters.of(session.number):
                 decode_subscription(topic_filter.decode(), row, session)
             self._load_window(name, session)
-            session.take_changed()
+            session.dequeue_changed()
             if _stay_behind(session, positions):
                 # From here on the positions advance without this session. Unsaved cursors would be
                 # lost in a crash.
@@ -288,7 +288,7 @@ class SessionStore:
         rows = [decode_publish(value) for _, value in self._publishes.of(session.number)]
         publishes = window.publishes + rows
         session.restore(window.flows, window.held, publishes, window.last_id)
-        session.receiver.take_changed()
+        session.receiver.dequeue_changed()
 
     def _clear(self, number: int) -> None:
         """Delete the rows of a number that belongs to no session any more."""
@@ -316,13 +316,13 @@ class SessionStore:
             if session.is_over:
                 continue  # its open flows would answer for publishes of the session after it
             name = session.client_id.encode()
-            new, gone = session.durable_sender.numbering.take()
+            new, gone = session.durable_sender.numbering.dequeue_changes()
             for entry in new:
                 self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
             for number in gone:
                 self._messages.delete(_numbered(name, number))
             self._put_window(name, session)
-            packet_ids = session.durable_sender.take_unsaved()
+            packet_ids = session.durable_sender.dequeue_unsaved()
             if packet_ids:
                 self._waiting.append((session, packet_ids))
         self._changed.clear()
@@ -331,7 +331,7 @@ class SessionStore:
         away = 0
         if session.sink is None and session.away_since is not None:
             away = self._lived() - int((self._now() - session.away_since) * 1e6)
-        number, changed = session.number, session.take_changed()
+        number, changed = session.number, session.dequeue_changed()
         value = encode_session(session, away, is_whole=not number)
         self._sessions.put(session.client_id.encode(), value)
         if not number:
@@ -346,11 +346,11 @@ class SessionStore:
     def _put_window(self, name: bytes, session: Session) -> None:
         number = session.number
         self._windows.put(name, encode_window(session, publishes=not number))
-        changed = session.receiver.take_changed() if session.has_received else ()
+        changed = session.receiver.dequeue_changed() if session.has_received else ()
         if not number:
             return
         for packet_id in changed:
-            publish = session.receiver.kept(packet_id)
+            publish = session.receiver.stored_flow(packet_id)
             if publish is None:
                 self._publishes.delete(number, packet_id.to_bytes(2))
             else:
@@ -389,7 +389,7 @@ def _stay_behind(session: Session, positions: dict[JournalId, int]) -> bool:
         if not _touches(session, part.zone, known):
             continue
         since = max(offset, session.places.taken.get(part, 0))
-        session.places.begin(Cursor(part, since))
+        session.places.add(Cursor(part, since))
         is_new = True
     return is_new
 

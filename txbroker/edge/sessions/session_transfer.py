@@ -26,7 +26,7 @@ from txbroker.directory.entry import DirectoryWill
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_format import decode_move, encode_move
-from txbroker.edge.sessions.session_merge import take_in
+from txbroker.edge.sessions.session_merge import merge_into
 from txbroker.edge.sessions.transferred_publishes import (
     Flows,
     TransferredCursors,
@@ -54,7 +54,7 @@ class SessionTransfer:
         self._left = TransferredPublishes(left)
         self._left_places = TransferredCursors(left_places)
         self._given: dict[str, Flows] = {}
-        edge.keeper.wire(lambda session: self._left.note(session.client_id))
+        edge.session_store.wire(lambda session: self._left.mark_changed(session.client_id))
 
     # from the node
 
@@ -129,19 +129,19 @@ class SessionTransfer:
         flows = self._given.pop(client_id, {})
         session = self._session(client_id)
         if session is not None:
-            self._left.leave(client_id, flows)
-            places = self._left_places.leave(client_id, token, session.needs())
+            self._left.store(client_id, flows)
+            places = self._left_places.store(client_id, token, session.needs())
             self._edge.low_water.lower(places)
             self.discard(client_id, is_moved=True)
 
-    def remains(self, client_id: str) -> PendingPublishes:
+    def pending_publishes(self, client_id: str) -> PendingPublishes:
         """
         Return the publishes of a session that left which this node has still to finish, or has
         finished.
         """
         return PendingPublishes(
             zones=tuple(self._open_zones(client_id)),
-            taken=tuple(PublishOrigin.of(origin) for origin in self._left.taken(client_id)),
+            taken=tuple(PublishOrigin.of(origin) for origin in self._left.accepted_ids(client_id)),
         )
 
     def resolved(self, client_id: str, token: bytes) -> None:
@@ -154,7 +154,7 @@ class SessionTransfer:
         return self._left_places.moves()
 
     @property
-    def left(self) -> int:
+    def unfinished_count(self) -> int:
         """Number of moves from here of which cursors or publishes are still stored."""
         return len(self._left_places) + len(self._left)
 
@@ -180,35 +180,35 @@ class SessionTransfer:
         if known is None:
             moved.incarnation = incarnation
             moved.restore(window.flows, window.held, window.publishes, window.last_id)
-            self._edge.passages.follow(moved)
+            self._edge.transitions.follow(moved)
             self._clients.adopt(moved, moved.subscriptions, away=away)
         else:
             known.incarnation = max(known.incarnation, incarnation)
             # The session here went through transitions of which the other one's node had not heard.
             # Merged behind these, it would skip what the zone has taken since.
-            self._edge.passages.follow(moved)
+            self._edge.transitions.follow(moved)
             moved.is_over = True  # otherwise its rows could be written over those of the session
             added = moved.subscriptions.keys() - known.subscriptions.keys()
             waiting = [*(entry for _, entry in window.flows), *window.held]
-            confirmed = take_in(known, moved, waiting)
-            known.receiver.take_in(window.publishes)
+            confirmed = merge_into(known, moved, waiting)
+            known.receiver.merge_flows(window.publishes)
             self._clients.adopt(known, added, confirmed)
         session = self._clients.sessions[client_id]
         self._edge.low_water.lower(session.needs())
 
-    def await_remains(self, client_id: str, node: str, remains: PendingPublishes) -> None:
+    def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
         """Apply the earlier node's report: its pending publishes go first."""
         session = self._session(client_id)
-        if session is not None and remains.taken:
-            taken = {sent_as.origin for sent_as in remains.taken}
+        if session is not None and pending_publishes.taken:
+            taken = {sent_as.origin for sent_as in pending_publishes.taken}
             for flow in _untaken(session):
                 if flow.origin in taken:
                     flow.is_in_doubt = False
-                    session.receiver.on_taken(flow)
+                    session.receiver.on_accepted(flow)
             # The report is saved first: the earlier node may discard it once this node asks no
             # more.
-            self._edge.keeper.save_soon()
-        self._successions.set(client_id, node, remains)
+            self._edge.session_store.save_soon()
+        self._successions.set(client_id, node, pending_publishes)
 
     def is_resolved(self, client_id: str, node: str) -> bool:
         """
@@ -231,11 +231,11 @@ class SessionTransfer:
     # from the directory: wills
 
     def publish_will(
-        self, client_id: str, node: str, testament: DirectoryWill, sent: Callable[[], None]
+        self, client_id: str, node: str, directory_will: DirectoryWill, sent: Callable[[], None]
     ) -> None:
         """Publish the will of a client of `node`."""
-        which = will_id(client_id, node, testament)
-        self._clients.publish_will(client_id, testament.will, which, sent)
+        which = will_id(client_id, node, directory_will)
+        self._clients.publish_will(client_id, directory_will.will, which, sent)
 
     def forget_will(self, client_id: str) -> None:
         """Drop the will of a client that is connected here: another node has published it."""

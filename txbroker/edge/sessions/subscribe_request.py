@@ -20,7 +20,7 @@ import attrs
 
 from txbroker.edge.routing.filter_zone_pairs import FilterZonePairs
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
-from txbroker.edge.sessions.retained_feeds import Retained, RetainedFeeds, give_once
+from txbroker.edge.sessions.retained_feeds import Retained, RetainedFeeds, deliver_once
 from txbroker.model.log_position import LogPosition
 from txbroker.model.timers import Cancellable
 from txbroker.model.topics import is_within
@@ -77,7 +77,7 @@ class SubscribeRequest:
         is_waiting = self.is_resumed and any(s.pending for s in self.subscriptions.values())
         return not self.open and not is_waiting
 
-    def concerns(self, topic_filter: str, apex: str) -> bool:
+    def needs_zone(self, topic_filter: str, apex: str) -> bool:
         """True if the zone has to be asked for the filter."""
         if not self.is_resumed:
             return True
@@ -116,28 +116,28 @@ class SubscribeRequest:
         subscription.confirm((apex,))
         session = self.session
         if topic_filter in self.fresh:
-            subscription.begin(place.part, place.offset)
+            subscription.exclude(place.part, place.offset)
         if self.is_moved and place.part not in session.places.behind:
             # The zone was cut or came back during the move, so the session has no cursor there. The
             # filter's own start excludes earlier records.
             offset = max(session.places.taken.get(place.part, 0), since)
-            session.places.begin(Cursor(place.part, offset))
+            session.places.add(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
-            session.places.begin(Cursor(place.part, place.offset))
+            session.places.add(Cursor(place.part, place.offset))
         if topic_filter not in self.unretained:
-            give = partial(self.give, subscription, retain=True)
-            self.feeds.begin(session, subscription, retained, give)
+            give = partial(self.deliver, subscription, retain=True)
+            self.feeds.start(session, subscription, retained, give)
         if self.acknowledge is None:
             if self.recording is not None and topic_filter in self.fresh:
                 self.recording.began(session, subscription, place)
             self.commit(lambda: None)
             session.sender.pump()  # from now on the session may have something to read
 
-    def give_retained(self, topic_filter: str, message: Message) -> None:
+    def deliver_retained(self, topic_filter: str, message: Message) -> None:
         """Deliver a retained message that precedes the zone's answer."""
         subscription = self.subscriptions.get(topic_filter)
         if subscription is not None:
-            self.give(subscription, message, retain=True)
+            self.deliver(subscription, message, retain=True)
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """Stop awaiting a zone that the filter no longer touches."""
@@ -146,20 +146,20 @@ class SubscribeRequest:
         if subscription is not None:
             subscription.confirm((apex,))
 
-    def give(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
+    def deliver(self, subscription: Subscription, message: Message, *, retain: bool) -> None:
         """Deliver to this subscription, or hold the message until the SUBACK has left."""
         if subscription.held is None:
-            give_once(self.session, subscription, message, retain=retain)
+            deliver_once(self.session, subscription, message, retain=retain)
         else:
             subscription.held.append((message, retain))
             if len(subscription.held) >= HELD_LIMIT:
                 self.finish()
 
-    def leave(self, topic_filters: Set[str]) -> None:
+    def drop(self, topic_filters: Set[str]) -> None:
         """Drop filters that were unsubscribed, or that a newer SUBSCRIBE renews."""
         for topic_filter in topic_filters:
             self.subscriptions.pop(topic_filter, None)
-        self.open.leave(topic_filters)
+        self.open.remove(topic_filters)
 
     def finish(self) -> None:
         """Send the SUBACK, then the held messages."""
@@ -183,7 +183,7 @@ class SubscribeRequest:
             return
         for topic_filter, subscription in self.subscriptions.items():
             if topic_filter not in self.fresh:
-                self.recording.holds(self.session, subscription)
+                self.recording.record_subscription(self.session, subscription)
                 continue
             for part, offset in subscription.starts.items():
                 self.recording.began(self.session, subscription, LogPosition(part, offset))
@@ -191,8 +191,8 @@ class SubscribeRequest:
     def _finish(self, acknowledge: Callable[[], None]) -> None:
         acknowledge()
         for subscription in self.subscriptions.values():
-            for message, retain in subscription.let_go():
-                self.give(subscription, message, retain=retain)
+            for message, retain in subscription.release():
+                self.deliver(subscription, message, retain=retain)
         self.session.end_subscribing(self.count)
         if self.session.sink is None and not self.session.is_over:
             self.commit(lambda: None)

@@ -17,7 +17,7 @@ from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
-from txbroker.edge.sessions.retained_feeds import RetainedFeeds, give_once
+from txbroker.edge.sessions.retained_feeds import RetainedFeeds, deliver_once
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
 from txbroker.edge.sessions.sys_tree import SysTree
@@ -44,20 +44,20 @@ class Subscriptions:
         interests: Interests,
         delivery: Delivery,
         sys: SysTree,
-        keeper: SessionStore,
+        session_store: SessionStore,
         timers: Timers,
         feeds: RetainedFeeds,
         reporter: Reporter,
-        recording: LedgerWriter | None,
+        ledger_writer: LedgerWriter | None,
         wait: float,
     ) -> None:
         self.wait = wait
-        self._recording = recording
+        self._ledger_writer = ledger_writer
         self._zones = zones
         self._interests = interests
         self._delivery = delivery
         self._sys = sys
-        self._keeper = keeper
+        self._session_store = session_store
         self._patience = EqualTimeouts(timers)
         self._feeds = feeds
         self._reporter = reporter
@@ -77,7 +77,7 @@ class Subscriptions:
         If the SUBACK leaves before some zones have confirmed, `note_pending` gets their apexes
         first.
         """
-        if self._begin_now(session, packet, acknowledge):
+        if self._subscribe_now(session, packet, acknowledge):
             return
         granted = dict(packet.filters)
         identifier = _identifier_of(packet)
@@ -91,14 +91,14 @@ class Subscriptions:
             f for f, options in granted.items() if not _wants_retained(options, f in fresh)
         )
         subscribing.note_pending = note_pending
-        session.begin_subscribing(subscribing.count)
+        session.start_subscribing(subscribing.count)
         session.on_subscriptions_changed()
         for topic_filter, subscription in subscriptions.items():
             if subscription.held is None:
-                subscription.hold(is_fresh=topic_filter in fresh)
+                subscription.collect(is_fresh=topic_filter in fresh)
             if is_sys(topic_filter) and subscribing.wants_retained(topic_filter):
                 for message in self._sys.match(topic_filter):
-                    subscribing.give(subscription, message, retain=True)
+                    subscribing.deliver(subscription, message, retain=True)
         self._ask_zones(subscribing)
         self._sys.on_subscribed(granted)
 
@@ -116,14 +116,15 @@ class Subscriptions:
 
     # from clients: sessions that come and go
 
-    def come(
+    def adopt(
         self, session: Session, topic_filters: Iterable[str], confirmed: Set[str] = frozenset()
     ) -> None:
         """
         Count filters of a session that were not counted here, and deliver live for them.
 
         For filters in `confirmed` the start is known by now, whatever the zones asked here answer.
-        Before the turn ends, the caller has the zones asked (`go_on`, `follow_zones`) or refreshed.
+        Before the turn ends, the caller has the zones asked (`resume`, `follow_zones`) or
+        refreshed.
         """
         for subscribing in self._interests.of(session):
             subscribing.fresh -= confirmed
@@ -134,14 +135,14 @@ class Subscriptions:
             if not is_sys(topic_filter):
                 self._interests.add(topic_filter)
 
-    def go_on(self, session: Session, filters: Iterable[str]) -> None:
+    def resume(self, session: Session, filters: Iterable[str]) -> None:
         """Ask the zones that had not confirmed filters at another node, or before a restart."""
         subscriptions = session.subscriptions
         pending = {f: subscriptions[f] for f in filters if subscriptions[f].pending}
         if pending:
             subscribing = self._subscribing(session, pending, frozenset(pending), None)
             subscribing.is_resumed = True
-            self._interests.begin(subscribing)
+            self._interests.start(subscribing)
 
     def follow_zones(self, session: Session, filters: Iterable[str]) -> None:
         """Ask from which offset the filters of a session that moved here hold at this node."""
@@ -150,7 +151,7 @@ class Subscriptions:
         subscribing = self._subscribing(session, known, frozenset(), lambda: None)
         subscribing.is_moved = True
         subscribing.count = 1  # the client has not asked, so its connection is read meanwhile
-        session.begin_subscribing()
+        session.start_subscribing()
         self._ask_zones(subscribing)
 
     def end(self, session: Session) -> None:
@@ -162,12 +163,12 @@ class Subscriptions:
         if session.sink is not None:
             for subscription in session.subscriptions.values():
                 self._delivery.ignore(session, subscription)
-        self._interests.leave(session, (f for f in session.subscriptions if not is_sys(f)))
+        self._interests.remove_all(session, (f for f in session.subscriptions if not is_sys(f)))
         session.subscriptions.clear()
 
     # internal
 
-    def _begin_now(
+    def _subscribe_now(
         self, session: Session, packet: Subscribe, acknowledge: Callable[[], None]
     ) -> bool:
         """
@@ -185,12 +186,12 @@ class Subscriptions:
             or is_sys(topic_filter)
         ):
             return False
-        answer = self._interests.ask_now(topic_filter)
+        answer = self._interests.answer_locally(topic_filter)
         if answer is None:
             return False
         place, retained = answer
         subscription = _new(topic_filter, options, _identifier_of(packet))
-        subscription.begin(place.part, place.offset)
+        subscription.exclude(place.part, place.offset)
         session.add(subscription)
         session.on_subscriptions_changed()
         self._delivery.listen(session, subscription)
@@ -198,8 +199,8 @@ class Subscriptions:
         acknowledge()
         if not _wants_retained(options, is_fresh=True):
             return True
-        give = partial(give_once, session, subscription, retain=True)
-        self._feeds.begin(session, subscription, retained, give)
+        give = partial(deliver_once, session, subscription, retain=True)
+        self._feeds.start(session, subscription, retained, give)
         return True
 
     def _commit(self, session: Session, action: Callable[[], None]) -> None:
@@ -207,8 +208,8 @@ class Subscriptions:
         if session.clean:
             action()
         else:
-            self._keeper.save_all(session)
-            self._keeper.when_durable(action)
+            self._session_store.save_all(session)
+            self._session_store.when_durable(action)
 
     def _subscribing(
         self,
@@ -226,7 +227,7 @@ class Subscriptions:
             commit=lambda action: self._commit(session, action),
             feeds=self._feeds,
             count=len(subscriptions),
-            recording=self._recording,
+            recording=self._ledger_writer,
         )
 
     def _subscription(
@@ -238,8 +239,10 @@ class Subscriptions:
             known.grant(options & QOS_BITS, options & KEPT_OPTIONS, identifier)
             session.is_special = session.is_special or known.is_special
             self._note_options(known)
-            if is_less and self._recording is not None:
-                self._recording.holds(session, known)  # from now on, not from the SUBACK on
+            if is_less and self._ledger_writer is not None:
+                self._ledger_writer.record_subscription(
+                    session, known
+                )  # from now on, not from the SUBACK on
             return known
         subscription = _new(topic_filter, options, identifier)
         self._note_options(subscription)
@@ -254,8 +257,8 @@ class Subscriptions:
             self._interests.wants_publishers = True
 
     def _drop(self, session: Session, topic_filter: str) -> None:
-        if self._recording is not None:
-            self._recording.ended(session, session.subscriptions[topic_filter])
+        if self._ledger_writer is not None:
+            self._ledger_writer.ended(session, session.subscriptions[topic_filter])
         subscription = session.drop(topic_filter)
         if session.sink is not None:
             self._delivery.ignore(session, subscription)
@@ -264,11 +267,11 @@ class Subscriptions:
 
     def _leave_earlier(self, session: Session, topic_filters: Set[str]) -> None:
         for subscribing in self._interests.of(session):
-            subscribing.leave(topic_filters)
-            self._interests.settle(subscribing)
+            subscribing.drop(topic_filters)
+            self._interests.finish_if_answered(subscribing)
 
     def _ask_zones(self, subscribing: SubscribeRequest) -> None:
-        self._interests.begin(subscribing)
+        self._interests.start(subscribing)
         if subscribing.acknowledge is None:
             return
         if self._is_worth_waiting(subscribing):

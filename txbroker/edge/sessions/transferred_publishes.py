@@ -47,19 +47,19 @@ class TransferredPublishes:
                         flow.entry = None
                         self._save(name.decode())
 
-    def leave(self, client_id: str, flows: Flows) -> None:
+    def store(self, client_id: str, flows: Flows) -> None:
         """Store the publishes of a session that leaves; publishes that it left here before win."""
         known = self._flows.get(client_id, {})
         if flows:
             self._flows[client_id] = {origin: known.get(origin, flows[origin]) for origin in flows}
             self._save(client_id)
 
-    def note(self, client_id: str) -> None:
+    def mark_changed(self, client_id: str) -> None:
         """Save the client's publishes: one of them becomes an outbox entry."""
         if client_id in self._flows:
             self._save(client_id)
 
-    def taken(self, client_id: str) -> Iterator[OriginId]:
+    def accepted_ids(self, client_id: str) -> Iterator[OriginId]:
         """
         Return the origin ids of publishes that owners have accepted, or that are durable in an
         outbox.
@@ -106,7 +106,7 @@ class TransferredCursors:
     def __len__(self) -> int:
         return len(self._moves)
 
-    def leave(
+    def store(
         self, client_id: str, token: bytes, needs: Iterable[LogPosition]
     ) -> tuple[LogPosition, ...]:
         """Store the lowest position of each part for a session that leaves; return these."""

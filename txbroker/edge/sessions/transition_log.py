@@ -29,26 +29,26 @@ KNOWN = 1_000
 class TransitionLog:
     """The transitions of one edge; `keeper` persists which ones the edge has gone through."""
 
-    def __init__(self, positions: SessionCursors, keeper: SessionStore) -> None:
-        self._positions = positions
-        self._keeper = keeper
+    def __init__(self, cursors: SessionCursors, session_store: SessionStore) -> None:
+        self._cursors = cursors
+        self._session_store = session_store
         self._known: dict[EpochTransition, None] = {}
         self._restored: dict[str, JournalId] = {}
 
-    def learn(self, told: Iterable[EpochTransition]) -> list[JournalId]:
+    def follow_owner(self, told: Iterable[EpochTransition]) -> list[JournalId]:
         """
         Follow an owner's last transitions that are new; return the parts that are over by them.
         """
-        passages = tuple(told)
-        self._known.update(dict.fromkeys(passages))
-        news = [passage for passage in passages if not self._has_gone_through(passage)]
-        for passage in news:
-            is_alone = not any(p.concerns(passage.apex) for p in news if p is not passage)
-            self._positions.on_passage(passage, is_alone=is_alone)
-        for passage in news:
-            self._keeper.go_through(_name(passage))
+        transitions = tuple(told)
+        self._known.update(dict.fromkeys(transitions))
+        news = [transition for transition in transitions if not self._has_gone_through(transition)]
+        for transition in news:
+            is_alone = not any(p.affects(transition.apex) for p in news if p is not transition)
+            self._cursors.on_passage(transition, is_alone=is_alone)
+        for transition in news:
+            self._session_store.store_transition(_name(transition))
         _forget_oldest(self._known)
-        return [passage.left.part for passage in news if passage.is_return]
+        return [transition.left.part for transition in news if transition.is_return]
 
     def on_restored(self, part: JournalId) -> None:
         """
@@ -60,32 +60,34 @@ class TransitionLog:
         self._restored.pop(part.zone, None)
         self._restored[part.zone] = part
         _forget_oldest(self._restored)
-        self._positions.on_restored(part)
+        self._cursors.on_restored(part)
 
-    def meet(self, met: Iterable[EpochTransition]) -> None:
+    def follow_read(self, met: Iterable[EpochTransition]) -> None:
         """
         Follow transitions that a journal read met, for sessions that are behind there.
 
         These transitions say nothing of other sessions, which follow the edge's streams.
         """
-        for passage in met:
-            self._positions.meet(passage, at_end=not self._has_gone_through(passage))
+        for transition in met:
+            self._cursors.follow_transition(
+                transition, at_end=not self._has_gone_through(transition)
+            )
 
-    def went(self, part: JournalId, *, is_return: bool) -> None:
+    def record_start(self, part: JournalId, *, is_return: bool) -> None:
         """Note that the part begins, or that its zone came back and the part ends."""
-        self._keeper.go_through(_change(part, "ends" if is_return else "begins"))
+        self._session_store.store_transition(_change(part, "ends" if is_return else "begins"))
 
-    def came_back(self, part: JournalId, place: LogPosition) -> None:
+    def record_return(self, part: JournalId, place: LogPosition) -> None:
         """
         Follow the return of a zone: its part ends, and an owner's stream has the topics behind
         `place`.
 
         The rest of the part may come much later, and from its own stream or from another node.
         """
-        passage = EpochTransition(apex=part.zone, left=LogPosition(part, FOREVER), entered=place)
-        if not self._has_gone_through(passage):
-            self._positions.on_passage(passage, is_alone=False)
-            self.went(part, is_return=True)
+        transition = EpochTransition(apex=part.zone, left=LogPosition(part, FOREVER), entered=place)
+        if not self._has_gone_through(transition):
+            self._cursors.on_passage(transition, is_alone=False)
+            self.record_start(part, is_return=True)
 
     def follow(self, session: Session) -> None:
         """
@@ -93,17 +95,17 @@ class TransitionLog:
         them.
         """
         begun: set[JournalId] = set()
-        for passage in self._known:
+        for transition in self._known:
             # A session at the last offset of a part that goes on may have followed already. To
             # follow again would deliver the new part's records twice.
-            at_end = passage.is_return or passage.left.part in begun
-            if self._positions.follow(session, passage, at_end=at_end):
-                begun.add(passage.entered.part)
+            at_end = transition.is_return or transition.left.part in begun
+            if self._cursors.follow(session, transition, at_end=at_end):
+                begun.add(transition.entered.part)
         for part in self._restored.values():
-            self._positions.go_on(session, part)
+            self._cursors.follow_part(session, part)
 
-    def _has_gone_through(self, passage: EpochTransition) -> bool:
-        return self._keeper.has_gone_through(_name(passage))
+    def _has_gone_through(self, transition: EpochTransition) -> bool:
+        return self._session_store.has_gone_through(_name(transition))
 
 
 def _forget_oldest(known: dict[Any, Any]) -> None:
@@ -111,12 +113,12 @@ def _forget_oldest(known: dict[Any, Any]) -> None:
         del known[next(iter(known))]
 
 
-def _name(passage: EpochTransition) -> bytes:
-    if passage.is_return:
-        return _change(passage.left.part, "ends")
+def _name(transition: EpochTransition) -> bytes:
+    if transition.is_return:
+        return _change(transition.left.part, "ends")
     # The announcement of a cut tells that the part begins, and nothing of earlier lives of the
     # zone's node. Under one name, the edge would skip a renewal that it has not gone through.
-    return _change(passage.entered.part, "goes on" if passage.is_renewal else "begins")
+    return _change(transition.entered.part, "goes on" if transition.is_renewal else "begins")
 
 
 def _change(part: JournalId, what: str) -> bytes:

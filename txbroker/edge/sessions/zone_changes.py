@@ -4,11 +4,11 @@ Zone cuts as an edge follows them: a zone is delegated, comes back, or is reclai
 Interest, publishes and cursors move to the zone that has the topics from then on. The streams of
 owners announce the changes, and so do the answers of the resolver. For each zone below a route:
 
-- cut (`on_cut`, `learn`): the edge claims the new zone, and sessions follow its part after the
-  parent's records before the cut;
+- cut (`on_cut`, `replace_cuts`): the edge claims the new zone, and sessions follow its part after
+  the parent's records before the cut;
 - ending (`end`): another owner has announced the part's end; its link is closed, and sessions read
   the rest from the journal;
-- gone (`on_gone`): its stream ended, or no cut leads to it; its unanswered publishes go to the
+- gone (`on_zone_end`): its stream ended, or no cut leads to it; its unanswered publishes go to the
   zones that own their topics now, its doubts to the zone above.
 """
 
@@ -40,15 +40,15 @@ class ZoneChanges:
         *,
         publisher: Publisher,
         interests: Interests,
-        positions: SessionCursors,
-        passages: TransitionLog,
+        cursors: SessionCursors,
+        transitions: TransitionLog,
     ) -> None:
         self._zones = zones
         self._connector = connector
         self._publisher = publisher
         self._interests = interests
-        self._positions = positions
-        self._passages = passages
+        self._cursors = cursors
+        self._transitions = transitions
 
     # from owners (links and the node's own zone)
 
@@ -61,21 +61,21 @@ class ZoneChanges:
             if apex != cut.apex:
                 cuts.drop(apex)
         cuts.put(cut)
-        self._passages.went(JournalId(cut.apex, cut.epoch), is_return=False)
+        self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
         below = self._zones.add(cut)
         self._interests.on_cut(route, below)
-        self._follow(route, below, self._positions.behind_in(route))
-        self._publisher.hold_below(route, below)
+        self._follow(route, below, self._cursors.behind_in(route))
+        self._publisher.move_below(route, below)
         self._interests.refresh()
 
-    def on_found(self, route: Route, cut: ZoneCut) -> None:
+    def on_forgotten_cut(self, route: Route, cut: ZoneCut) -> None:
         """
         Add a cut that the owner had forgotten: another node has served this apex for long.
 
         Sessions that followed the zone around the apex have no backlog in the apex's history.
         """
         others = [c for c in (route.cuts or {}).values() if not is_within(c.apex, cut.apex)]
-        self.learn(route, [*others, cut])
+        self.replace_cuts(route, [*others, cut])
         self._interests.refresh()
 
     def on_cut_ended(self, route: Route, apex: str, epoch: int, offset: int | None = None) -> None:
@@ -86,7 +86,7 @@ class ZoneChanges:
         ago.
         """
         here = 0 if route.position is None else route.position.offset
-        self._came_back(route, apex, epoch, here if offset is None else offset)
+        self._return_zone(route, apex, epoch, here if offset is None else offset)
 
     def on_reclaimed(self, route: Route, apex: str, epoch: int, after: StreamPosition) -> None:
         """
@@ -97,9 +97,9 @@ class ZoneChanges:
         below = self._zones.get(apex)
         if below is None or below.epoch <= epoch:
             route.claims.reclaim(apex, after)
-        self._came_back(route, apex, epoch, after.offset)
+        self._return_zone(route, apex, epoch, after.offset)
 
-    def on_gone(self, route: Route, *, is_whole: bool) -> None:
+    def on_zone_end(self, route: Route, *, is_whole: bool) -> None:
         """
         Move all that the edge has in a zone to the nearest zone above: the owner serves it no more.
 
@@ -121,7 +121,7 @@ class ZoneChanges:
 
     # from the edge
 
-    def learn(self, route: Route, cuts: Iterable[ZoneCut], *, follow: bool = False) -> None:
+    def replace_cuts(self, route: Route, cuts: Iterable[ZoneCut], *, follow: bool = False) -> None:
         """
         Replace the cuts of the zone by these.
 
@@ -131,17 +131,17 @@ class ZoneChanges:
         before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
         route.learn_cuts(now)
         news: list[Route] = []
-        behind = self._positions.behind_in(route) if follow else []
+        behind = self._cursors.behind_in(route) if follow else []
         for cut in now.values():
             below = self._zones.add(cut)
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
                 self._interests.on_cut(route, below)
                 if follow:
-                    self._passages.went(JournalId(cut.apex, cut.epoch), is_return=False)
+                    self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
                     self._follow(route, below, behind)
                 news.append(below)
-        self._publisher.hold_below(route, *news)
+        self._publisher.move_below(route, *news)
 
     def end(self, part: JournalId, teller: Route) -> None:
         """Stop the stream of a part that is over; sessions read the rest from the journal."""
@@ -150,7 +150,7 @@ class ZoneChanges:
             return
         route.end_part(part.epoch)
         if route.port is None:
-            self.on_gone(route, is_whole=False)
+            self.on_zone_end(route, is_whole=False)
         else:
             route.port.close("the zone went back to the node above")
 
@@ -164,11 +164,11 @@ class ZoneChanges:
             if below.port is not None or below.is_local or below.apex in cuts:
                 continue
             if deepest_enclosing(below.apex, cuts) is None:
-                self.on_gone(below, is_whole=False)
+                self.on_zone_end(below, is_whole=False)
 
     # internal
 
-    def _came_back(self, route: Route, apex: str, epoch: int, offset: int) -> None:
+    def _return_zone(self, route: Route, apex: str, epoch: int, offset: int) -> None:
         """
         Give a zone back to `route`: every session reads on there, behind that offset.
 
@@ -182,7 +182,7 @@ class ZoneChanges:
             return
         if below is not None and below.is_local:
             return  # the local zone announces its end itself, at once
-        self._passages.came_back(JournalId(apex, epoch), LogPosition(route.part, offset))
+        self._transitions.record_return(JournalId(apex, epoch), LogPosition(route.part, offset))
         if below is None:
             route.claim(apex, is_read=True)
             self._interests.refresh()
@@ -192,12 +192,12 @@ class ZoneChanges:
     def _fall_back(self, route: Route, above: Route, *, is_whole: bool) -> None:
         """Move the edge's state to the zone above, or to a newer epoch of the zone."""
         again = self._granted_again(route, above)
-        self._interests.on_gone(route, above)
-        self._positions.on_ended(route, above, is_whole=is_whole)
+        self._interests.on_zone_end(route, above)
+        self._cursors.on_ended(route, above, is_whole=is_whole)
         if again is not None:
             below = self._zones.add(again)
             below.claim(route.apex)
-            self._follow(above, below, self._positions.behind_in(above))
+            self._follow(above, below, self._cursors.behind_in(above))
         elif above.cuts is not None:
             above.cuts.drop(route.apex)
             # Cuts below stay in force before the heir has announced them. Otherwise the interest
@@ -205,7 +205,7 @@ class ZoneChanges:
             above.learn_cuts({**(route.cuts or {}), **above.cuts})
         above.queue.add_doubts(route.queue.take_doubts())
         if above.queue.doubts:
-            self._publisher.ask(above)
+            self._publisher.request_marks(above)
         if above.port is None and above.cut is not None:
             self._connector.resolve(above)
 
@@ -227,6 +227,6 @@ class ZoneChanges:
             return
         if position is not None:
             here = LogPosition(route.part, route.position.offset)
-            self._positions.on_renewed(below, position, below.epoch, here)
+            self._cursors.on_renewed(below, position, below.epoch, here)
         below.begin_part(below.epoch)
-        self._positions.on_cut(route, below, behind)
+        self._cursors.on_cut(route, below, behind)

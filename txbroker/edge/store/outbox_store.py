@@ -230,7 +230,7 @@ class OutboxFiles:
                 _remove(path)  # the outbox was dropped, or none of its publishes was acknowledged
         return [(state, self._open(state)) for state in states]
 
-    def make(self, state: OutboxState) -> OutboxLog | None:
+    def create(self, state: OutboxState) -> OutboxLog | None:
         """Create an outbox; return None if the disk does not allow it now."""
         try:
             log = self._open(state)

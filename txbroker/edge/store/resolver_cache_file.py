@@ -43,7 +43,7 @@ class ResolverCacheFile:
             messages = atomic_file.from_frames(self._path) or [b""]
             stored = store_pb2.KnownZones.FromString(messages[0])
         except (StoreError, DecodeError) as error:
-            log.warning("zones.forgotten", reason=str(error))
+            log.warning("zones.unreadable", reason=str(error))
             return ()
         if stored.format != FORMAT:
             return ()
@@ -68,7 +68,7 @@ class ResolverCacheFile:
             self._saved = known
         except StoreError as error:
             # A full disk is reported elsewhere. The next change tries again.
-            log.debug("zones.unsaved", reason=str(error))
+            log.debug("zones.write_failed", reason=str(error))
         finally:
             self._is_saving = False
 

@@ -61,8 +61,10 @@ class HoldingSessions:
     The sessions of one node and the bytes that they hold back; `zones` names the owners to ask.
     """
 
-    def __init__(self, *, disk: DataDirectory, channels: Channels, zones: ResolverCache) -> None:
-        self._disk = disk
+    def __init__(
+        self, *, data_directory: DataDirectory, channels: Channels, zones: ResolverCache
+    ) -> None:
+        self._data_directory = data_directory
         self._channels = channels
         self._zones = zones
 
@@ -147,7 +149,7 @@ class HoldingSessions:
         for part, offset in places:
             by_part.setdefault(part, []).append(offset)
         for key, offsets in by_part.items():
-            kept = self._disk.journals.get(key)
+            kept = self._data_directory.journals.get(key)
             if kept is not None:
                 yield from _above(kept, offsets)
 

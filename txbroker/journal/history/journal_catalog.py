@@ -47,38 +47,38 @@ class JournalCatalog:
     def __init__(
         self,
         *,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         authority: Authority | None,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         now: Callable[[], float],
     ) -> None:
-        self._disk = disk
+        self._data_directory = data_directory
         self._authority = authority
-        self._standing = standing
+        self._node_grant = node_grant
         self._now = now
         self._asking = asyncio.Lock()
         self._asked = 0.0
 
     def get(self, key: JournalId) -> JournalPart | None:
         """Return the part, if this node has it."""
-        return self._disk.journals.get(key)
+        return self._data_directory.journals.get(key)
 
     def all(self) -> Iterator[CatalogPart]:
         """Yield all parts as of now."""
-        for part in self._disk.journals.parts.values():
+        for part in self._data_directory.journals.parts.values():
             yield self.describe(part)
 
     def describe(self, part: JournalPart) -> CatalogPart:
         """Return the part's description as of now."""
         zone, epoch = part.key
-        standing = self._standing
+        node_grant = self._node_grant
         end = part.log.synced + 1
         return CatalogPart(
             key=part.key,
-            first=min(part.log.kept_from, end),
+            first=min(part.log.first_kept, end),
             end=end,
             is_closed=self._is_over(part.key) and part.is_synced,
-            is_cut_off=zone == standing.zone and epoch == standing.divergent > 0,
+            is_cut_off=zone == node_grant.zone and epoch == node_grant.divergent > 0,
         )
 
     async def refresh(self) -> None:
@@ -92,13 +92,17 @@ class JournalCatalog:
         async with self._asking:
             if self._asked > called:
                 return  # an awaited sync began after this call
-            logs = [part.log for part in self._disk.journals.parts.values() if not part.is_synced]
+            logs = [
+                part.log
+                for part in self._data_directory.journals.parts.values()
+                if not part.is_synced
+            ]
             if not logs:
                 return
             await asyncio.sleep(self._asked + SYNC_EVERY - self._now())
             self._asked = self._now()
             done = asyncio.Event()
-            if self._disk.committer.sync_soon(logs, done.set):
+            if self._data_directory.committer.sync_soon(logs, done.set):
                 try:
                     await asyncio.wait_for(done.wait(), SYNC_LIMIT)
                 except TimeoutError:
@@ -106,9 +110,9 @@ class JournalCatalog:
 
     def _is_over(self, key: JournalId) -> bool:
         """True if no record can be appended to the part any more."""
-        authority, standing = self._authority, self._standing
+        authority, node_grant = self._authority, self._node_grant
         if authority is None or key.zone != authority.apex:
             return True  # the part came with a zone that was given back
         is_served = authority.serving and authority.epoch == key.epoch
         # A suspended zone may continue at its epoch as long as the node holds the grant.
-        return key.epoch <= standing.ended and not is_served
+        return key.epoch <= node_grant.ended and not is_served

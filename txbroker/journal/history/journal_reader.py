@@ -62,18 +62,18 @@ class JournalReader:
     def __init__(
         self,
         *,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         authority: Authority | None,
-        standing: NodeGrant,
+        node_grant: NodeGrant,
         channels: Channels,
         tasks: Tasks,
         now: Callable[[], float],
     ) -> None:
         self._now = now
-        self._disk = disk
+        self._data_directory = data_directory
         self._authority = authority
-        self._standing = standing
-        self._table = standing.table
+        self._node_grant = node_grant
+        self._table = node_grant.table
         self._channels = channels
         self._tasks = tasks
         self._zones: ResolverCache | None = None
@@ -99,7 +99,7 @@ class JournalReader:
 
     def local(self, part: JournalId, after: int, through: int) -> JournalChunk | None:
         """Return the records if this node has the part; None if not."""
-        kept = self._disk.journals.get(part)
+        kept = self._data_directory.journals.get(part)
         if kept is None:
             return None
         authority = self._authority
@@ -112,7 +112,7 @@ class JournalReader:
             is_closed = authority is None or not is_own or part.epoch < authority.epoch
             bound = kept.log.written
         through = max(min(through, bound), after)
-        found = self._disk.read(kept, after, through, SPAN, bound=bound)
+        found = self._data_directory.read(kept, after, through, SPAN, bound=bound)
         # The fence of an ended part may lie behind its last record.
         looked = END if is_closed and found.through >= found.last else found.through
         met = tuple(p for p in self._table.passages() if p.is_met(part, after, looked))
@@ -164,7 +164,7 @@ class JournalReader:
             epoch=part.epoch,
             after=after,
             through=through,
-            root=root_to_wire(self._standing.root),
+            root=root_to_wire(self._node_grant.root),
             reads_properties=True,
         )
         assert self._zones is not None
@@ -186,20 +186,20 @@ class JournalReader:
             try:
                 if reply.kept:
                     chunk = _chunk(request, reply, self._zones.epoch_of, self._now)
-                    self._say_found(part)
+                    self._log_found(part)
                     done(chunk)
                     return
-                search.note(reply, cut)
+                search.record(reply, cut)
             except PeerError as error:
                 # The waiting session must get an answer all the same, and then asks again.
                 search.is_open, search.reason = True, f"{cut.grpc}: {error}"
         if search.verdict is ReadFailure.UNREACHABLE:
-            self._say("journal.unreachable", part, search.reason)
+            self._log_part("journal.unreachable", part, search.reason)
         else:
-            self._say("journal.missing", part, search.verdict.value)
+            self._log_part("journal.missing", part, search.verdict.value)
         done(search.verdict)
 
-    def _say(self, event: str, part: JournalId, reason: str) -> None:
+    def _log_part(self, event: str, part: JournalId, reason: str) -> None:
         # Sessions ask again twice a second, or every ten seconds for a cut-off part, and for ever
         # if the part's node is gone. Such a session gets no record behind the part. So the log has
         # each reason once.
@@ -210,9 +210,9 @@ class JournalReader:
             self._told.popitem(last=False)
         log.warning(event, zone=part.zone, epoch=part.epoch, reason=reason)
 
-    def _say_found(self, part: JournalId) -> None:
+    def _log_found(self, part: JournalId) -> None:
         if self._told.pop(part, None) is not None:
-            log.info("journal.found", zone=part.zone, epoch=part.epoch)
+            log.info("journal.reachable", zone=part.zone, epoch=part.epoch)
 
     def _is_cut_off(self, part: JournalId) -> bool:
         """True if the part is at a node from which this node reclaimed the zone."""
@@ -320,7 +320,7 @@ class _Search:
             self._known.add(cut.grpc)
             self.to_ask.append(cut)
 
-    def note(self, reply: control_pb2.ReadReply, cut: ZoneCut) -> None:
+    def record(self, reply: control_pb2.ReadReply, cut: ZoneCut) -> None:
         """Record the answer of a node that does not have the part."""
         if reply.unheard:
             self.is_unheard = True
@@ -368,8 +368,8 @@ def _chunk(
         except (ValueError, OverflowError, StoreError) as error:
             raise PeerError(f"records that cannot be read: {error}") from error
     check_records(asked.zone, stored)
-    passages = passages_from_wire(reply.passages)
-    check_passages(asked.zone, passages, known)
+    transitions = passages_from_wire(reply.passages)
+    check_passages(asked.zone, transitions, known)
     return JournalChunk(
         records=Records(stored, _ages(reply, now)),
         through=reply.through,
@@ -377,5 +377,5 @@ def _chunk(
         last=reply.last,
         rest=reply.rest,
         is_closed=reply.closed,
-        passages=passages,
+        passages=transitions,
     )

@@ -203,7 +203,7 @@ class JournalService:
             try:
                 found = await self._next(part, cursor, wanted, context)
             except EntryTrimmed:
-                await self._tell_trimmed(part, through, context)
+                await self._send_trimmed(part, through, context)
                 return
             except (StoreError, PeerError) as error:
                 await self._fail(error, context)
@@ -226,14 +226,14 @@ class JournalService:
             if self._is_ended:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {self._node!r} ends")
             await self._part(*part.key, context)
-            if not cursor.look():
+            if not cursor.poll():
                 return None
             size = AT_ONCE_BUSY if self._pace.is_busy else AT_ONCE
             found = await self._pace.work(partial(_read, cursor, wanted, size))
             if found is not None:
                 return found
 
-    async def _tell_trimmed(self, part: JournalPart, start: int, context: Any) -> None:
+    async def _send_trimmed(self, part: JournalPart, start: int, context: Any) -> None:
         zone, epoch = part.key
         first = self._parts.describe(part).first
         await context.abort(

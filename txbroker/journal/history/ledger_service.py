@@ -47,14 +47,14 @@ class LedgerService:
         self,
         *,
         node: str,
-        disk: DataDirectory,
+        data_directory: DataDirectory,
         pace: ReadThrottle,
         sessions: Callable[[], Iterable[Session]],
         positions: Callable[[], dict[JournalId, int]],
     ) -> None:
         """Create the service; `positions` returns the edge's position in each part."""
         self._node = node
-        self._disk = disk
+        self._data_directory = data_directory
         self._pace = pace
         self._sessions = sessions
         self._positions = positions
@@ -77,7 +77,7 @@ class LedgerService:
 
     async def ledger(self, request: LedgerRequest, context: Any) -> None:
         """Send the ledger's state, then its rows."""
-        ledger = self._disk.ledger
+        ledger = self._data_directory.ledger
         if ledger is None:
             await context.write(LedgerReply(state=LedgerState(node=self._node)))
             return
@@ -93,7 +93,7 @@ class LedgerService:
                 f"node {self._node!r} keeps its ledger from row {ledger.first} on",
             )
         except StoreError as error:
-            self._disk.fail(error)
+            self._data_directory.fail(error)
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
 
     async def cursors(self, request: CursorsRequest, context: Any) -> AsyncIterator[CursorsReply]:
@@ -104,7 +104,7 @@ class LedgerService:
     # internal
 
     async def _state(self, ledger: LedgerLog) -> LedgerState:
-        self._disk.committer.write()
+        self._data_directory.committer.write()
         await asyncio.to_thread(ledger.log.sync)
         return LedgerState(
             node=self._node, kept=True, ledger=ledger.identity, first=ledger.first, end=ledger.end
@@ -112,7 +112,7 @@ class LedgerService:
 
     async def _send(self, ledger: LedgerLog, start: int, end: int, context: Any) -> None:
         cursor = LogCursor(ledger.log, start)
-        while start < end and cursor.look():
+        while start < end and cursor.poll():
             reply = LedgerReply(through=start)
             for head, body in await self._pace.work(partial(cursor.read, REPLY_BYTES)):
                 if head.first < end:
@@ -124,7 +124,7 @@ class LedgerService:
 
     def _pages(self) -> Iterator[CursorsReply]:
         positions = self._positions()
-        page = CursorsReply(node=self._node, kept=self._disk.ledger is not None)
+        page = CursorsReply(node=self._node, kept=self._data_directory.ledger is not None)
         page.positions.extend(_cursor(part, offset) for part, offset in positions.items())
         for session in self._sessions():
             if session.clean or session.is_over:

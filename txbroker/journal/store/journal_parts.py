@@ -337,7 +337,7 @@ class Journals:
         except OSError as error:
             raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
 
-    def begin(self, key: JournalId, predecessor: tuple[JournalId, int] | None) -> JournalPart:
+    def create(self, key: JournalId, predecessor: tuple[JournalId, int] | None) -> JournalPart:
         """
         Create a part durably, or return the existing one; raises `StoreError`.
 

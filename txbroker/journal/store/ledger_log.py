@@ -79,7 +79,7 @@ class LedgerLog:
         self.log = _Lenient(
             data / FOLDER, segment_bytes=segment_bytes, on_trimmed=on_trimmed, data=data
         )
-        self.log.on_left_out = self._leave_out
+        self.log.on_left_out = self._drop_rows
         self._committer = committer
         self._table = table
         self._is_full = is_full
@@ -96,7 +96,7 @@ class LedgerLog:
         if not self._rows:
             self._committer.before_later_write(self._stage)
         elif len(self._rows) >= MOST_GATHERED:
-            self._leave_out(1)
+            self._drop_rows(1)
             return
         self._rows.append(row)
 
@@ -126,7 +126,7 @@ class LedgerLog:
 
     def trim(self, policy: RetentionPolicy) -> None:
         """Trim rows that exceed the age or size of `policy`."""
-        self._ages.note(_AGES, self.log.written, policy.age)
+        self._ages.mark(_AGES, self.log.written, policy.age)
         through = max(self._ages.through(_AGES, policy.age), self.log.excess(policy.size))
         before = self.log.first
         if self.log.trim(through):
@@ -153,9 +153,9 @@ class LedgerLog:
         self._missing = (self._missing or 0) + count
         self._table.delete(_STATED)
 
-    def _leave_out(self, count: int) -> None:
+    def _drop_rows(self, count: int) -> None:
         if self._missing is None:
-            log.warning("ledger.short", folder=str(self.log.folder))
+            log.warning("ledger.rows_dropped", folder=str(self.log.folder))
         self._counters.add("ledger.left_out", count)
         self._miss(count)
 
@@ -163,7 +163,7 @@ class LedgerLog:
         """Append all gathered rows to the log, or leave them out."""
         rows, self._rows = self._rows, []
         if self._is_full():
-            self._leave_out(len(rows))
+            self._drop_rows(len(rows))
             self.log.next += len(rows)
             return
         if self._missing is not None:
@@ -197,5 +197,5 @@ class _Lenient(SegmentLog):
         try:
             return super().write(is_unread=is_unread, most=most)
         except DiskFull:
-            self.on_left_out(self.leave_out())
+            self.on_left_out(self.drop_staged())
             return True

@@ -123,7 +123,7 @@ class Retention:
         """True if there is room for the reservation of a reclaimed apex: it counts as an edge."""
         return self.has_room_for((_RECLAIMED + apex,))
 
-    def begin(self, edge: str, part: JournalId, offset: int) -> None:
+    def start_edge(self, edge: str, part: JournalId, offset: int) -> None:
         """
         Note that the edge needs the part's records above this offset, unless it has a mark already.
         """
@@ -132,7 +132,7 @@ class Retention:
             known[part] = offset
             self._save(edge)
 
-    def begin_part(self, part: JournalId) -> None:
+    def start_part(self, part: JournalId) -> None:
         """
         Begin a part of a zone: every edge with a mark at an earlier part needs all of it.
 
@@ -159,7 +159,7 @@ class Retention:
         }
         return {edge: places for edge, places in found.items() if places}
 
-    def keep(self, edge: str, places: dict[JournalId, int]) -> None:
+    def set_low_water(self, edge: str, places: dict[JournalId, int]) -> None:
         """
         Store the edge's marks: its sessions need the records above these offsets.
 
@@ -173,7 +173,7 @@ class Retention:
             self._kept[edge] = places
             self._save(edge)
 
-    def note_holders(
+    def set_holders(
         self, edge: str, holders: Mapping[JournalId, tuple[JournalHolder, ...]]
     ) -> None:
         """Note the edge's sessions that hold back the most records, for operators."""
@@ -257,7 +257,7 @@ class Retention:
         for edge in [edge for edge in self._kept if self._is_forgotten(edge)]:
             self.forget(edge)  # a returning edge begins as a new one
         for part in list(self._journals.parts.values()):
-            self._ages.note(_name(part.key), part.log.written, self.policy.age)
+            self._ages.mark(_name(part.key), part.log.written, self.policy.age)
             if part.key in held:
                 continue
             self._trim(part, saved if part.key == present else part.next)
@@ -266,7 +266,7 @@ class Retention:
             if part.key != present and self._may_go(part):
                 self._journals.drop(part.key)
                 log.info("journal.dropped", zone=part.key.zone, epoch=part.key.epoch)
-        self._ages.keep_only({_name(key) for key in self._journals.parts})
+        self._ages.retain_only({_name(key) for key in self._journals.parts})
 
     # internal
 
@@ -280,7 +280,7 @@ class Retention:
             through = log_.written
         through = min(through, most)
         needed = self._needed(part.key)
-        self._say_held(part, is_held=needed is not None and by_size > needed)
+        self._log_held(part, is_held=needed is not None and by_size > needed)
         if needed is not None and through > needed:
             limit = min(log_.excess(policy.size + policy.session_size), most)
             self._overtake(part, max(needed, before - 1), limit)
@@ -304,7 +304,7 @@ class Retention:
             found += named or [(edge, "", places[part])]
         return found
 
-    def _say_held(self, part: JournalPart, *, is_held: bool) -> None:
+    def _log_held(self, part: JournalPart, *, is_held: bool) -> None:
         """Log once per time that marks make a part exceed its size."""
         key = part.key
         if not is_held or key in self._told_held:

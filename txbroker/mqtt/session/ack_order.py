@@ -50,7 +50,7 @@ class AckOrder:
         """
         if topic in self._zones:
             zone, _ = self._zones[topic]
-            self._note(flow, topic, zone)
+            self._register(flow, topic, zone)
         self._early.discard(flow.packet_id)
         lane = zone, flow.qos
         before = self._last.get(lane)
@@ -60,9 +60,9 @@ class AckOrder:
         if is_repeat or before in self._waiting:
             self._next[before] = flow
             self._waiting.add(flow)
-            self._note(flow, topic, zone)
+            self._register(flow, topic, zone)
 
-    def has_to_wait(self, flow: InboundPublish) -> bool:
+    def must_wait(self, flow: InboundPublish) -> bool:
         """True if the due acknowledgement would overtake another one."""
         return flow in self._waiting
 
@@ -77,7 +77,7 @@ class AckOrder:
 
     # internal
 
-    def _note(self, flow: InboundPublish, topic: str, zone: str) -> None:
+    def _register(self, flow: InboundPublish, topic: str, zone: str) -> None:
         self._forget(flow)
         self._topics[flow] = topic
         self._zones.setdefault(topic, (zone, set()))[1].add(flow)

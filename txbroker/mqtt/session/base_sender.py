@@ -49,7 +49,7 @@ class SendingSession(Protocol):
     def watcher(self) -> Recorded:
         """Return the session's owner, for the ledger of each acknowledgement alone."""
 
-    def look_at_live(self) -> None:
+    def update_live(self) -> None:
         """
         Let live messages go straight to the client, or stop that, as the session's state requires.
         """
@@ -60,7 +60,7 @@ class SendingSession(Protocol):
     def save_first(self) -> None:
         """Save the session first; its sender continues when that is durable."""
 
-    def ask_for_more(self) -> None:
+    def request_records(self) -> None:
         """Ask for records of a journal: the session has unread ones, and room for them."""
 
     def count_dropped(self, qos: int, count: int, *, is_first: bool) -> None:
@@ -134,7 +134,7 @@ class BaseSender:
     def attach(self, sink: Sink) -> None:
         """Begin to send on the client's connection."""
         self.sink = sink
-        self._session.look_at_live()
+        self._session.update_live()
 
     def detach(self) -> None:
         """Release the closed connection."""
@@ -148,7 +148,7 @@ class BaseSender:
         """Send the live messages that waited for the session's catch-up in the part."""
         if self.sink is None:
             return
-        self._give_later(part)
+        self._defer_part(part)
         if not self._session.is_behind:
             self._dropping -= {True}
 
@@ -163,7 +163,7 @@ class BaseSender:
         if self.sink is None:
             return
         if part not in self._session.places.behind:
-            self._give_later(part)
+            self._defer_part(part)
             self.deliver_qos0(entry)
         else:
             if self._later is None:
@@ -183,7 +183,7 @@ class BaseSender:
             return
         packet_writer = self.sink.packet_writer
         if not packet_writer.send_qos0(entry.qos0_packet(packet_writer.level)):
-            self.look_at_packet_writer()
+            self.poll_packet_writer()
 
     def drop(self, qos: int, count: int = 1) -> None:
         """Count messages of the session that are not delivered."""
@@ -198,9 +198,9 @@ class BaseSender:
         """Continue to send: the connection's output has room again."""
         if self._dropping:  # without this check, each of many clients would get its own empty set
             self._dropping -= {False}
-        self._go_on()
+        self._send_due()
 
-    def look_at_packet_writer(self) -> None:
+    def poll_packet_writer(self) -> None:
         """Count the packet writer's dropped messages and full windows."""
         if self.sink is None:
             return
@@ -234,12 +234,12 @@ class BaseSender:
         """
         return []
 
-    def give_back(self, packet_id: int, message: Message | None) -> None:
+    def restore_packet(self, packet_id: int, message: Message | None) -> None:
         """
         Set a message that was read again; None: the journal has expired it, and the flow ends.
         """
 
-    def put_off(self, part: JournalId) -> None:
+    def defer(self, part: JournalId) -> None:
         """Resend other parts first: this part cannot be read now."""
 
     def is_late(self, part: JournalId) -> bool:
@@ -253,11 +253,11 @@ class BaseSender:
 
     # internal
 
-    def _go_on(self) -> None:
+    def _send_due(self) -> None:
         """Send due messages, and fetch more if few are left, as each kind of sender does."""
         raise NotImplementedError
 
-    def _give_later(self, part: JournalId) -> None:
+    def _defer_part(self, part: JournalId) -> None:
         if self._later:
             for entry in self._later.pop(part, ()):
                 self.deliver_qos0(entry)

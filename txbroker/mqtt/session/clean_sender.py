@@ -56,7 +56,7 @@ class CleanSender(BaseSender):
             return False
         if entry.place is not None:
             part, offset = entry.place
-            is_given = packet_writer.give(
+            is_given = packet_writer.deliver(
                 topic,
                 message.payload,
                 entry.qos,
@@ -67,7 +67,7 @@ class CleanSender(BaseSender):
                 retain=entry.retain,
             )
         else:
-            packet_writer.give_first(
+            packet_writer.deliver_first(
                 topic,
                 message.payload,
                 entry.qos,
@@ -80,7 +80,7 @@ class CleanSender(BaseSender):
             if dropped:
                 self.drop(entry.qos, dropped)
             is_given = True
-        self.look_at_packet_writer()
+        self.poll_packet_writer()
         return is_given
 
     def queue(self, entry: OutboundMessage) -> bool:
@@ -91,7 +91,7 @@ class CleanSender(BaseSender):
         if self._would_wait(entry.message):
             return False
         part, offset = entry.place
-        return self.sink.packet_writer.give_again(
+        return self.sink.packet_writer.redeliver(
             entry.message.topic.encode(),
             entry.message.payload,
             entry.qos,
@@ -104,7 +104,7 @@ class CleanSender(BaseSender):
 
     def send_queued(self) -> None:
         """Send queued messages, up to the limits in flight."""
-        self._go_on()
+        self._send_due()
 
     @property
     def is_hungry(self) -> bool:
@@ -130,7 +130,7 @@ class CleanSender(BaseSender):
         if self.sink is not None:
             ids = list(packet_ids)
             is_right = self.sink.packet_writer.acknowledge(ids)
-            self._go_on()
+            self._send_due()
             if not is_right:
                 raise wrong_answer(ids[-1])
 
@@ -144,14 +144,14 @@ class CleanSender(BaseSender):
         if self.sink is not None:
             if not self.sink.packet_writer.refuse(packet_id):
                 raise wrong_answer(packet_id)
-            self._go_on()
+            self._send_due()
 
     def on_pubcomp(self, packet_id: int) -> None:
         """Complete a QoS 2 delivery."""
         if self.sink is not None:
             if not self.sink.packet_writer.complete(packet_id):
                 raise wrong_answer(packet_id)
-            self._go_on()
+            self._send_due()
 
     # from the edge and from operators
 
@@ -181,12 +181,12 @@ class CleanSender(BaseSender):
         is_full = packet_writer.in_flight >= self.inflight or not packet_writer.has_room
         return is_full or packet_writer.waiting > 0
 
-    def _go_on(self) -> None:
+    def _send_due(self) -> None:
         """Send due messages, and fetch more if few are left."""
         if self.sink is None:
             return
         packet_writer = self.sink.packet_writer
         packet_writer.pump()
-        self.look_at_packet_writer()
+        self.poll_packet_writer()
         if self._session.is_behind and packet_writer.is_short:
-            self._session.ask_for_more()
+            self._session.request_records()

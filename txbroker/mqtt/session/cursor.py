@@ -83,7 +83,7 @@ class Subscription:
         self.pending = self.pending.difference(apexes) or _NONE_PENDING
         self._on_changed()
 
-    def begin(self, part: JournalId, offset: int) -> None:
+    def exclude(self, part: JournalId, offset: int) -> None:
         """Exclude the records of the part up to this offset."""
         self.starts = _shared_starts(tuple(self.starts.items()), part, offset)
         self._on_changed()
@@ -93,30 +93,30 @@ class Subscription:
         self.starts = {known: offset for known, offset in self.starts.items() if known != part}
         self._on_changed()
 
-    def hold(self, *, is_fresh: bool) -> None:
+    def collect(self, *, is_fresh: bool) -> None:
         """Collect the messages that no journal has, since a SUBSCRIBE came."""
         self.held = []
         self.is_fresh = is_fresh
-        self._tell_target()
+        self._update_target()
 
-    def let_go(self) -> list[tuple[Message, bool]]:
+    def release(self) -> list[tuple[Message, bool]]:
         """Return the collected messages: the SUBACK has left."""
         held, self.held, self.is_fresh = self.held, None, False
-        self._tell_target()
+        self._update_target()
         return held or []
 
     def aim(self, target: Target | None) -> None:
         """Set the live route to the client; None: the client has left."""
         self.target = target
         if target is not None:
-            self._tell_target()
+            self._update_target()
 
     def _on_changed(self) -> None:
         if self.changed is not None:
             self.changed[self.topic_filter] = None
-        self._tell_target()
+        self._update_target()
 
-    def _tell_target(self) -> None:
+    def _update_target(self) -> None:
         target = self.target
         if target is not None:
             target.qos = self.qos
@@ -154,7 +154,7 @@ class WaitingRecords:
         self.messages += count
         self.size += size
 
-    def take(self, offset: int, size: int) -> None:
+    def subtract(self, offset: int, size: int) -> None:
         """Subtract a record that does not wait any more."""
         if offset <= self.seen or offset > self.end:
             self.messages -= 1
@@ -205,7 +205,7 @@ class Cursor:
     is_over: bool = False
     waiting: WaitingRecords | None = None
 
-    def has_to_wait(self, behind: Mapping[JournalId, Cursor]) -> bool:
+    def must_wait(self, behind: Mapping[JournalId, Cursor]) -> bool:
         """True if another part must be read first; `behind`: all cursors of the session."""
         after = self.after
         if after is not None:

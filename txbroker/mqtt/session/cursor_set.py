@@ -32,7 +32,7 @@ class ReadingSession(Protocol):
     def subscriptions(self) -> Mapping[str, Subscription]:
         """Return the subscriptions by filter."""
 
-    def look_at_live(self) -> None:
+    def update_live(self) -> None:
         """Let live messages go straight to the client, or stop that, as the cursors require."""
 
     def save(self) -> None:
@@ -87,41 +87,41 @@ class CursorSet:
 
     # changes
 
-    def begin(self, cursor: Cursor) -> None:
+    def add(self, cursor: Cursor) -> None:
         """Set the session behind in the cursor's part."""
         self.behind = {**self.behind, cursor.part: cursor}
-        self._session.look_at_live()
+        self._session.update_live()
 
     def end(self, part: JournalId) -> None:
         """Clear the catch-up cursor of the part."""
         self.behind = {known: c for known, c in self.behind.items() if known != part}
-        self._session.look_at_live()
+        self._session.update_live()
 
     def end_all(self) -> None:
         """Clear all catch-up cursors: the session is current in every part."""
         self.behind = _NO_CURSORS
-        self._session.look_at_live()
+        self._session.update_live()
 
     def get_ahead(self, part: JournalId, offset: int) -> None:
         """
         Note that the session read the part up to this offset, ahead of the node's live stream.
         """
         self.ahead = {**self.ahead, part: offset}
-        self._session.look_at_live()
+        self._session.update_live()
 
     def forget_ahead(self, part: JournalId) -> None:
         """Forget the lead in a part: the node's live stream has reached it."""
         if part in self.ahead:
             self.ahead = {known: o for known, o in self.ahead.items() if known != part}
-            self._session.look_at_live()
+            self._session.update_live()
 
     def set_had(self, part: JournalId, had: tuple[MergedPart, ...]) -> None:
         """Set the records of the part that the merged sessions took; empty: forget them."""
         rest = {known: h for known, h in self.had.items() if known != part}
         self.had = {**rest, part: had} if had else rest
-        self._session.look_at_live()
+        self._session.update_live()
 
-    def put_aside(self, part: JournalId, offset: int) -> None:
+    def suspend(self, part: JournalId, offset: int) -> None:
         """Suspend a part that was cut off; records above `offset` are due if the part returns."""
         self.cut_off = {**self.cut_off, part: min(offset, self.cut_off.get(part, offset))}
 
@@ -136,7 +136,7 @@ class CursorSet:
         for part, offset in self.cut_off.items():
             yield LogPosition(part, offset)
 
-    def take(self, part: JournalId, offset: int) -> None:
+    def advance(self, part: JournalId, offset: int) -> None:
         """Note that the session took all records of the part up to this offset."""
         if isinstance(self.taken, dict):
             self.taken[part] = offset
@@ -153,7 +153,7 @@ class CursorSet:
         """
         cursor = self.behind.get(place.part)
         if cursor is None:
-            self.begin(Cursor(place.part, place.offset - 1))
+            self.add(Cursor(place.part, place.offset - 1))
         else:
             cursor.offset = min(cursor.offset, place.offset - 1)
         self._session.save()
@@ -169,7 +169,7 @@ class CursorSet:
             self.forget_part(part)
         else:
             # An ended part needs its offset, too: this node may learn of the end only later.
-            self.take(part, cursor.offset)
+            self.advance(part, cursor.offset)
         self._session.save()
 
     def forget_part(self, part: JournalId) -> None:
@@ -189,14 +189,14 @@ class CursorSet:
 
         Return the part's cursor, at the end of all readable records; None: the part had none.
         """
-        self.put_aside(part, offset)
+        self.suspend(part, offset)
         cursor = self.behind.get(part)
         if cursor is not None:
             cursor.until = cursor.offset
         self._session.save()
         return cursor
 
-    def take_up(self, part: JournalId, *, is_kept: bool) -> None:
+    def resume(self, part: JournalId, *, is_kept: bool) -> None:
         """
         Resume a suspended part that is readable again, or forget it (`is_kept` False) for good.
         """
@@ -205,7 +205,7 @@ class CursorSet:
         if not is_kept:
             self.forget_part(part)
         elif part not in self.behind:
-            self.begin(Cursor(part, offset))
+            self.add(Cursor(part, offset))
         self._session.save()
 
     def detach(self) -> None:

@@ -49,7 +49,7 @@ class DurableSender(BaseSender):
         super().attach(sink)
         if self.window is not None:
             self.window.resend.extend(self.window.flights)
-        self._go_on()
+        self._send_due()
 
     def detach(self) -> None:
         """Release the closed connection; queued messages that a journal has stay there."""
@@ -58,7 +58,7 @@ class DurableSender(BaseSender):
         if window is not None:
             window.resend.clear()
             window.late.clear()
-            self.leave_queue()
+            self.discard_queue()
             if window.is_empty:
                 self.window = None
 
@@ -164,7 +164,7 @@ class DurableSender(BaseSender):
     def send_queued(self) -> None:
         """Send queued messages, up to the limits in flight."""
         self._session.save()
-        self._go_on()
+        self._send_due()
 
     @property
     def is_hungry(self) -> bool:
@@ -180,10 +180,10 @@ class DurableSender(BaseSender):
         window = self.window
         return window is None or window.has_room
 
-    def leave_queue(self) -> None:
+    def discard_queue(self) -> None:
         """Discard queued messages that a journal has; the cursors fall behind to them."""
         if self.window is not None:
-            for place in self.window.leave_queue():
+            for place in self.window.discard_queue():
                 self._session.places.fall_behind(place)
 
     # from the connection
@@ -206,7 +206,7 @@ class DurableSender(BaseSender):
                     recording.delivered(self._session.client_id, entry.place)
         if is_changed:
             self._session.save()
-            self._go_on()
+            self._send_due()
         if wrong:
             raise wrong_answer(wrong)
 
@@ -240,7 +240,7 @@ class DurableSender(BaseSender):
         if recording is not None:
             recording.delivered(self._session.client_id, entry.place)
         self._session.save()
-        self._go_on()
+        self._send_due()
 
     def on_pubcomp(self, packet_id: int) -> None:
         """Complete a QoS 2 delivery."""
@@ -251,7 +251,7 @@ class DurableSender(BaseSender):
             assert self.window is not None
             self.numbering.forget(self.window.land(packet_id))
             self._session.save()
-            self._go_on()
+            self._send_due()
 
     # from the session store
 
@@ -270,7 +270,7 @@ class DurableSender(BaseSender):
         if sink is not None and out:
             sink.packet_writer.send(b"".join(out))
 
-    def take_unsaved(self) -> list[int]:
+    def dequeue_unsaved(self) -> list[int]:
         """Return the packet ids whose packets wait for `on_saved`, each once."""
         taken, self._to_save = self._to_save, []
         return taken
@@ -318,7 +318,7 @@ class DurableSender(BaseSender):
         """
         return [] if self.window is None else list(self.window.unread())
 
-    def give_back(self, packet_id: int, message: Message | None) -> None:
+    def restore_packet(self, packet_id: int, message: Message | None) -> None:
         """
         Set a message that was read again; None: the journal has expired it, and the flow ends.
         """
@@ -334,20 +334,20 @@ class DurableSender(BaseSender):
                 recording.dropped(self._session.client_id, part, offset, offset)
             self._session.save()
         else:
-            window.give(entry, message)
+            window.restore(entry, message)
             is_late = entry.place is not None and entry.place.part in window.late
             if is_late and self.sink is not None:
                 self._send(packet_id, entry)
-        self._go_on()
+        self._send_due()
 
-    def put_off(self, part: JournalId) -> None:
+    def defer(self, part: JournalId) -> None:
         """Resend other parts first: this part cannot be read now."""
         window = self.window
         if window is None or self.sink is None or part in window.late:
             return
         if any(place.part == part for _, place in window.unread()):
-            window.put_off(part)
-            self._go_on()
+            window.defer(part)
+            self._send_due()
 
     def is_late(self, part: JournalId) -> bool:
         """
@@ -391,7 +391,7 @@ class DurableSender(BaseSender):
     def _flight(self, packet_id: int) -> OutboundMessage | None:
         return None if self.window is None else self.window.flights.get(packet_id)
 
-    def _tell_if_full(self, window: Window) -> None:
+    def _count_if_full(self, window: Window) -> None:
         """Note a full window, after a message entered it."""
         if len(window.flights) == self.inflight:
             self._session.count_full_window("limits.inflight")
@@ -409,7 +409,7 @@ class DurableSender(BaseSender):
             self.numbering.forget(entry)
             self.drop(entry.qos)
 
-    def _go_on(self) -> None:
+    def _send_due(self) -> None:
         """Send due messages: first resends, then waiting ones."""
         window, sink = self.window, self.sink
         if sink is None:
@@ -420,7 +420,7 @@ class DurableSender(BaseSender):
             packet_id = window.resend[0]
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unread:
-                self._session.ask_for_more()
+                self._session.request_records()
                 return
             window.resend.popleft()
             if entry is not None and self.is_too_large(entry):
@@ -431,7 +431,7 @@ class DurableSender(BaseSender):
         if window is not None:
             self._launch_waiting(window, sink)
         if self._session.is_behind and (window is None or window.is_short):
-            self._session.ask_for_more()
+            self._session.request_records()
 
     def _launch_waiting(self, window: Window, sink: Sink) -> None:
         is_launched = False
@@ -465,7 +465,7 @@ class DurableSender(BaseSender):
         self._to_save.append(packet_id)
 
     def _on_launched(self, window: Window) -> None:
-        self._tell_if_full(window)
+        self._count_if_full(window)
         self._session.save_first()
 
     def _save_first(self, packet_id: int, entry: OutboundMessage) -> None:

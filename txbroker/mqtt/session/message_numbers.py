@@ -32,7 +32,7 @@ class MessageNumbers:
         if entry.number:
             self._gone.append(entry.number)
 
-    def take(self) -> tuple[list[OutboundMessage], list[int]]:
+    def dequeue_changes(self) -> tuple[list[OutboundMessage], list[int]]:
         """Return the messages to store since the last call, and the numbers to delete."""
         new, self._new = self._new, []
         gone, self._gone = self._gone, []

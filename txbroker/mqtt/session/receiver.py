@@ -71,10 +71,10 @@ class SessionReceiver:
     def restore(self, flows: Iterable[InboundPublish]) -> None:
         """Load the stored flows."""
         for flow in flows:
-            self._keep(flow)
-        self._begin_turns()
+            self._persist(flow)
+        self._start_ack_order()
 
-    def take_in(self, flows: Iterable[InboundPublish]) -> None:
+    def merge_flows(self, flows: Iterable[InboundPublish]) -> None:
         """
         Merge the open flows of another session of the same client.
 
@@ -86,12 +86,12 @@ class SessionReceiver:
         for flow in flows:
             self._adopt(flow.packet_id)
             if flow.packet_id not in self._flows:
-                self._keep(flow)
+                self._persist(flow)
         for flow in self.open():
             flow.must_match = True
-            self.note(flow)
+            self.mark_changed(flow)
         if self._turns is None:
-            self._begin_turns()
+            self._start_ack_order()
         else:
             self._turns.expect(self._flows)
 
@@ -103,7 +103,7 @@ class SessionReceiver:
             self._adopt(packet_id)
         for flow in self._flows.values():
             flow.owed = 0
-        self._begin_turns()
+        self._start_ack_order()
 
     # from the connection and the edge
 
@@ -131,7 +131,7 @@ class SessionReceiver:
         for packet_id in packet_ids:
             flow = self._flows.get(packet_id)
             if flow is not None and flow.serial == run.serial:
-                self.on_taken(flow)
+                self.on_accepted(flow)
 
     def accept(self, packet: Publish) -> InboundPublish | None:
         """
@@ -152,7 +152,7 @@ class SessionReceiver:
                 self._acknowledge(known)  # [MQTT-4.3.3-2]
             was_in_doubt, known.is_in_doubt = known.is_in_doubt, False
             return known if was_in_doubt else None
-        flow = self._keep(InboundPublish(packet_id, packet.qos))
+        flow = self._persist(InboundPublish(packet_id, packet.qos))
         if packet.qos == 2 and not self._session.clean:
             flow.checksum = checksum_of(packet.topic, packet.payload)
         self._enter(flow, packet.topic, is_repeat=False)
@@ -160,12 +160,12 @@ class SessionReceiver:
             self._give_up(known)
         return flow
 
-    def on_taken(self, flow: InboundPublish) -> None:
+    def on_accepted(self, flow: InboundPublish) -> None:
         """
         Acknowledge a publish that its owner has accepted, if the client still has that flow open.
         """
         flow.taken = True
-        self.note(flow)
+        self.mark_changed(flow)
         if self._flows.get(flow.packet_id) is flow:
             self._acknowledge(flow)
             if flow.qos == 2:
@@ -176,7 +176,7 @@ class SessionReceiver:
         self._adopt(packet_id)
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
-            self._let_go(packet_id)
+            self._release(packet_id)
             self._give_up(flow)
         session = self._session
         sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
@@ -194,11 +194,11 @@ class SessionReceiver:
     def forget(self, flow: InboundPublish) -> None:
         """Forget a flow that was sent to no owner: a resend of the client is a new publish."""
         if self._flows.get(flow.packet_id) is flow:
-            self._let_go(flow.packet_id)
+            self._release(flow.packet_id)
 
     # from the session store
 
-    def note(self, flow: InboundPublish) -> None:
+    def mark_changed(self, flow: InboundPublish) -> None:
         """Mark a flow's stored state as changed."""
         if flow.qos == 2 and not self._session.clean:
             self._changed[flow.packet_id] = None
@@ -211,14 +211,14 @@ class SessionReceiver:
     def change_all(self) -> None:
         """Mark all flows as unsaved."""
         for flow in self._flows.values():
-            self.note(flow)
+            self.mark_changed(flow)
 
-    def take_changed(self) -> list[int]:
+    def dequeue_changed(self) -> list[int]:
         """Return the packet ids whose stored state changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
-    def kept(self, packet_id: int) -> InboundPublish | None:
+    def stored_flow(self, packet_id: int) -> InboundPublish | None:
         """Return the flow to store under the packet id; None: delete it."""
         flow = self._flows.get(packet_id)
         return flow if flow is not None and flow.is_kept else None
@@ -233,17 +233,17 @@ class SessionReceiver:
 
     # internal
 
-    def _keep(self, flow: InboundPublish) -> InboundPublish:
+    def _persist(self, flow: InboundPublish) -> InboundPublish:
         known = self._flows.get(flow.packet_id)
         if known is not None:
-            self.note(known)
+            self.mark_changed(known)
         self._flows[flow.packet_id] = flow
-        self.note(flow)
+        self.mark_changed(flow)
         self.plain.hold(flow.packet_id)
         return flow
 
-    def _let_go(self, packet_id: int) -> None:
-        self.note(self._flows.pop(packet_id))
+    def _release(self, packet_id: int) -> None:
+        self.mark_changed(self._flows.pop(packet_id))
         self.plain.free(packet_id)
 
     def _adopt(self, packet_id: int) -> None:
@@ -251,7 +251,7 @@ class SessionReceiver:
         plain = self.plain.get(packet_id)
         if plain is not None:
             owed = 0 if plain.is_taken else 1
-            self._keep(
+            self._persist(
                 InboundPublish(packet_id, plain.qos, plain.is_taken, owed, serial=plain.serial)
             )
 
@@ -264,7 +264,7 @@ class SessionReceiver:
         if not flow.owed:
             return  # the client has not resent the publish yet
         turns = self._turns
-        if turns is not None and turns.has_to_wait(flow):
+        if turns is not None and turns.must_wait(flow):
             return
         self._answer(flow)
         if turns is not None:
@@ -277,9 +277,9 @@ class SessionReceiver:
             sink.packet_writer.send(encode(kind(packet_id=flow.packet_id)) * flow.owed)
         flow.owed = 0
         if flow.qos == 1:
-            self._let_go(flow.packet_id)
+            self._release(flow.packet_id)
 
-    def _begin_turns(self) -> None:
+    def _start_ack_order(self) -> None:
         """Begin an order of acknowledgements for the flows that the next connection may resend."""
         self._turns = AckOrder(self._flows) if self._flows else None
 

@@ -184,7 +184,7 @@ class Session:
         """Return how many single publishes of the client are open."""
         return 0 if self._receiver is None else self._receiver.count
 
-    def kept_publishes(self) -> Iterable[InboundPublish]:
+    def stored_publishes(self) -> Iterable[InboundPublish]:
         """Return the open QoS 2 publishes that a store must persist."""
         return (flow for flow in self.open_publishes() if flow.is_kept)
 
@@ -264,7 +264,7 @@ class Session:
         """Run `action` when the present state of the session is durable."""
         self.watcher.save_then(self, action)
 
-    def ask_for_more(self) -> None:
+    def request_records(self) -> None:
         """Ask for records of a journal: the session has unread ones, and room for them."""
         self.watcher.has_room(self)
 
@@ -312,7 +312,7 @@ class Session:
             self._changed[topic_filter] = None
         return self.subscriptions.pop(topic_filter)
 
-    def take_changed(self) -> list[str]:
+    def dequeue_changed(self) -> list[str]:
         """Return the filters that were added, changed or removed since the last call."""
         changed = list(self._changed or ())
         if self._changed:
@@ -328,7 +328,7 @@ class Session:
 
     # from the edge: messages
 
-    def pass_part(self, cursor: Cursor) -> None:
+    def finish_part(self, cursor: Cursor) -> None:
         """Finish catch-up behind a cursor: live messages of its part may follow."""
         self.places.catch_up(cursor)
         self.sender.catch_up(cursor.part)
@@ -337,7 +337,7 @@ class Session:
         """Suspend an unreadable part that may return; records above `offset` are still due."""
         cursor = self.places.set_aside(part, offset)
         if cursor is not None:
-            self.pass_part(cursor)
+            self.finish_part(cursor)
 
     def needs(self) -> Iterator[LogPosition]:
         """
@@ -358,20 +358,20 @@ class Session:
             known[topic] = found
         return found
 
-    def begin_subscribing(self, filters: int = 1) -> None:
+    def start_subscribing(self, filters: int = 1) -> None:
         """Note a SUBSCRIBE with that many filters whose SUBACK is due."""
         self.subscribing += filters
-        self.look_at_live()
+        self.update_live()
 
     def end_subscribing(self, filters: int = 1) -> None:
         """Note that the SUBACK has left, or is not due any more."""
         self.subscribing -= filters
-        self.look_at_live()
+        self.update_live()
         action, self.when_asked = self.when_asked, None
         if action is not None:
             action()
 
-    def look_at_live(self) -> None:
+    def update_live(self) -> None:
         """
         Let live messages go straight to the client, or stop that, as the session's state requires.
         """

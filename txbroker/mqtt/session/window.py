@@ -210,7 +210,7 @@ class Window:
         self.flight_size -= entry.size
         return entry
 
-    def give(self, entry: OutboundMessage, message: Message) -> None:
+    def restore(self, entry: OutboundMessage, message: Message) -> None:
         """Set a message that was read again."""
         entry.message = message
         entry.size = message.size
@@ -230,7 +230,7 @@ class Window:
             if entry.is_unread and entry.place is not None:
                 yield packet_id, entry.place
 
-    def put_off(self, part: JournalId) -> None:
+    def defer(self, part: JournalId) -> None:
         """Send other parts first: this part cannot be read now."""
         self.late.add(part)
         self.resend = deque(
@@ -289,7 +289,7 @@ class Window:
             found.setdefault(*entry.place)
         return found
 
-    def leave_queue(self) -> Iterable[LogPosition]:
+    def discard_queue(self) -> Iterable[LogPosition]:
         """Discard the queued messages that a journal has; return their positions."""
         queue, self.queue, self.queue_size = self.queue, deque(), 0
         self._queued.clear()

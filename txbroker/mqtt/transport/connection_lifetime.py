@@ -25,7 +25,7 @@ from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.deadlines import Slot
 from txbroker.runtime.fair_shares import FairShare
 from txbroker.runtime.net import Transport
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -109,7 +109,7 @@ class ConnectionLifetime:
         if len(service.connections) >= service.max_connections:
             service.counters.add("connections.refused")
             most = service.max_connections
-            tell_repeated(log.warning, "client.refused", limit="limits.connections", value=most)
+            log_limited(log.warning, "client.refused", limit="limits.connections", value=most)
             self._abort()
             return
         service.connections[self] = None
@@ -159,8 +159,8 @@ class ConnectionLifetime:
         elif not self._client_id:
             self._no_connect()
         elif self._keep_alive:
-            self._look_at_watch()
-        self._service.turn.end()
+            self._check_keep_alive()
+        self._service.flush_queue.end()
 
     def _regulate(self) -> None:
         """Pause or resume reading; unread packets of a paused client stay in the kernel."""
@@ -189,7 +189,7 @@ class ConnectionLifetime:
         if seconds and self._slot is None:
             self._set_deadline(seconds * GRACE)
 
-    def _look_at_watch(self) -> None:
+    def _check_keep_alive(self) -> None:
         # A move of the deadline for each packet would cost time; an expired deadline is set again
         # here.
         idle = self._service.clock.seconds() - self._packet_reader.heard_at
@@ -197,7 +197,7 @@ class ConnectionLifetime:
             idle = 0.0  # an unread PINGREQ must not end the connection (protocol rule 20)
         longest = self._keep_alive * GRACE
         if idle >= longest:
-            log.info("client.timeout", client_id=self._client_id)
+            log.info("client.keep_alive_timeout", client_id=self._client_id)
             reason = "no packet came within the keep-alive"
             self._part(ReasonCode.KEEP_ALIVE_TIMEOUT, reason, will=True)  # [MQTT-3.1.2-24]
         else:
@@ -214,7 +214,7 @@ class ConnectionLifetime:
     def _give_up(self) -> None:
         """Close a connection that was paused for too long."""
         self._part(ReasonCode.QUOTA_EXCEEDED, "the node has no room for long", will=True)
-        self._service.turn.end()
+        self._service.flush_queue.end()
 
     def _part(self, code: int, reason: str, *, will: bool) -> None:
         """End the connection from this side; a client of level 5 gets DISCONNECT before."""
@@ -237,7 +237,7 @@ class ConnectionLifetime:
         peer = describe(self.transport.getPeer())
         after = self._service.connect_timeout
         limit = "limits.connect_timeout"
-        tell_repeated(log.info, "client.no_connect", peer=peer, limit=limit, after=after)
+        log_limited(log.info, "client.connect_timeout", peer=peer, limit=limit, after=after)
         self._service.counters.add("clients.no_connect")
         self._leave(will=False)
         self._abort()
@@ -259,11 +259,11 @@ class ConnectionLifetime:
         self._job = None
         if self._deaf is not None:
             self._deaf.end()
-        service.strangers.forget(self)
+        service.unauthenticated.forget(self)
         service.halves.forget(self)
         self._cancel_deadline()
         service.connections.pop(self, None)
-        service.pressure.forget(self, self.packet_writer)
+        service.backpressure.forget(self, self.packet_writer)
         if self._attempt is not None:
             self._attempt.is_wanted = False
         self.transport.unregisterProducer()
@@ -279,7 +279,7 @@ class ConnectionLifetime:
         """Send the packet writer's output; a TLS transport takes it over."""
         push = getattr(self.transport, "push", None)
         if push is None:
-            self.transport.write(self.packet_writer.take())
+            self.transport.write(self.packet_writer.dequeue())
         else:
             push()
 

@@ -30,7 +30,12 @@ from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_
 from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe
 from txbroker.mqtt.transport.read_pause import ReadPause
 from txbroker.mqtt.transport.service import MqttService
-from txbroker.mqtt.transport.subscribe_packets import is_large, subscribe, take_large, unsubscribe
+from txbroker.mqtt.transport.subscribe_packets import (
+    is_large,
+    process_large,
+    subscribe,
+    unsubscribe,
+)
 from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
 from txbroker.mqtt.wire.encoder import encode
@@ -59,7 +64,7 @@ from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 from txbroker.runtime.fair_shares import Newcomer
 from txbroker.runtime.sockets.accepted import has_left
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -104,8 +109,8 @@ class MqttProtocol(ConnectionLifetime):
 
     def dataReceived(self, data: Octets) -> None:
         self._packet_reader.feed(data)
-        self.fed()
-        self._service.turn.end()
+        self.on_input()
+        self._service.flush_queue.end()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         if self._is_open:
@@ -114,21 +119,21 @@ class MqttProtocol(ConnectionLifetime):
         self.packet_writer.connection = (
             None  # a cycle of references would wait for the garbage collector
         )
-        self._service.turn.end()
+        self._service.flush_queue.end()
 
     def pauseProducing(self) -> None:
         self._is_clogged = True
-        self._service.pressure.raise_(self, self._unread, pace=PACE)
+        self._service.backpressure.raise_(self, self._unread, pace=PACE)
 
     def resumeProducing(self) -> None:
         self._is_clogged = False
         self.packet_writer.is_shut = False
-        self._service.pressure.lower(self)
+        self._service.backpressure.lower(self)
         self.flush()
         if self._session is not None:
             self._session.sender.pump()
-        self._look_at_answers()
-        self._service.turn.end()
+        self._pause_if_unread()
+        self._service.flush_queue.end()
 
     def stopProducing(self) -> None:
         self._is_clogged = True
@@ -147,16 +152,16 @@ class MqttProtocol(ConnectionLifetime):
             if packet_writer.size and self._is_open:
                 self._push()
         else:
-            self._look_at_answers()
-            if self._service.pressure.is_slow(self):
+            self._pause_if_unread()
+            if self._service.backpressure.is_slow(self):
                 packet_writer.is_shut = True
             elif self._is_filled():
-                self._service.pressure.hurry(self)
+                self._service.backpressure.hurry(self)
         if session is not None:
-            session.sender.look_at_packet_writer()
-            self._look_at_queue()
+            session.sender.poll_packet_writer()
+            self._delay_publishers()
 
-    def _look_at_answers(self) -> None:
+    def _pause_if_unread(self) -> None:
         """
         Stop reading a client that does not read its answers, so that its packets stay in the
         kernel.
@@ -174,7 +179,7 @@ class MqttProtocol(ConnectionLifetime):
             self._deaf.end()
             self._deaf = None
             self._regulate()
-            self.fed()
+            self.on_input()
 
     def _is_filled(self) -> bool:
         return self.packet_writer.size > self._service.router.room(FULL)
@@ -186,19 +191,19 @@ class MqttProtocol(ConnectionLifetime):
         unread = getattr(self.transport, "unread", None)
         return -int(1e6 * self._service.clock.seconds()) if unread is None else unread()
 
-    def _look_at_queue(self) -> None:
+    def _delay_publishers(self) -> None:
         """Delay publishers for a short time if the client's queue is long."""
-        waiting, pressure = self.packet_writer.waiting, self._service.pressure
+        waiting, backpressure = self.packet_writer.waiting, self._service.backpressure
         if waiting > QUEUE_HIGH_MARK:
             self.packet_writer.is_behind = True
-            pressure.raise_(
+            backpressure.raise_(
                 self.packet_writer, lambda: self.packet_writer.waiting, pace=QUEUE_LOW_MARK
             )
         elif self.packet_writer.is_behind and waiting < QUEUE_LOW_MARK:
             self.packet_writer.is_behind = False
-            pressure.lower(self.packet_writer)
+            backpressure.lower(self.packet_writer)
 
-    def fed(self) -> None:
+    def on_input(self) -> None:
         """Process arrived packets, as far as permitted now; the caller ends the turn."""
         if not self._is_working:
             self._service.shares.serve(self)
@@ -268,7 +273,7 @@ class MqttProtocol(ConnectionLifetime):
     def _may_work(self) -> bool:
         session = self._session
         if session is not None and session.subscribing >= MOST_ASKED:
-            session.when_asked = self.fed
+            session.when_asked = self.on_input
             return False
         if not self._is_open or self._is_arriving or self._deaf is not None:
             return False
@@ -288,7 +293,7 @@ class MqttProtocol(ConnectionLifetime):
         if packet_reader.has_heard and self._keep_alive:
             packet_reader.heard_at = self._service.clock.seconds()
         if session is not None:
-            self._take_gathered(session)
+            self._publish_gathered(session)
         if packet_reader.fault is not None:
             raise packet_reader.fault
         if packet_reader.wants_flows and session is not None and session is self._session:
@@ -301,10 +306,10 @@ class MqttProtocol(ConnectionLifetime):
             return False  # an earlier packet has closed the connection
         first_byte, body = frame
         if session is None:
-            self._service.strangers.forget(self)
+            self._service.unauthenticated.forget(self)
         elif is_large(first_byte, body):
             answer = partial(self._answer, session)
-            self._job = take_large(self._service, session, first_byte, body, answer)
+            self._job = process_large(self._service, session, first_byte, body, answer)
             return True
         packet = judge(first_byte, body, is_first=session is None, level=self._level)
         _HANDLERS[type(packet)](self, packet)
@@ -315,7 +320,7 @@ class MqttProtocol(ConnectionLifetime):
         packet_reader, service = self._packet_reader, self._service
         if is_first and packet_reader.first_byte is not None:
             judge_beginning(packet_reader.first_byte)
-            service.strangers.hold(self, packet_reader.awaited)
+            service.unauthenticated.hold(self, packet_reader.awaited)
         elif not is_first and packet_reader.awaited >= HALF:
             service.halves.hold(self, packet_reader.awaited)
         else:
@@ -326,15 +331,15 @@ class MqttProtocol(ConnectionLifetime):
         service = self._service
         return (
             session.may_gather
-            and not service.space.is_short
-            and not service.successions.concerns(self._client_id)
+            and not service.watermark.is_short
+            and not service.successions.may_block(self._client_id)
         )
 
-    def _take_gathered(self, session: Session) -> None:
+    def _publish_gathered(self, session: Session) -> None:
         packet_reader = self._packet_reader
         if packet_reader.has_landed:
             session.sender.send_queued()
-            self._look_at_queue()
+            self._delay_publishers()
         if not session.clean and packet_reader.pubacks:
             session.sender.on_pubacks(packet_reader.pubacks)
         if packet_reader.qos0 is not None:
@@ -361,8 +366,8 @@ class MqttProtocol(ConnectionLifetime):
             self._refuse("the node is retired", True)
             return
         accept = partial(self._accept, packet, is_assigned)
-        roaming = self._service.roaming
-        attempt = roaming.connect(packet, accept, self._refuse, self.drop_if_gone, self.host)
+        connects = self._service.connects
+        attempt = connects.connect(packet, accept, self._refuse, self.drop_if_gone, self.host)
         if self._session is None and self._is_open:
             self._attempt = attempt
             self._is_arriving = True
@@ -404,7 +409,7 @@ class MqttProtocol(ConnectionLifetime):
         if self._is_arriving:
             self._is_arriving = False
             self._regulate()
-            self.fed()
+            self.on_input()
 
     def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
         self._packet_reader.max_packet = self._service.max_packet
@@ -444,7 +449,8 @@ class MqttProtocol(ConnectionLifetime):
                 self._aliases = TopicAliases(service.topic_aliases)
             packet = self._aliases.resolve(packet)
         if packet.qos and (
-            service.space.is_short or service.successions.has_to_wait(self._client_id, packet.topic)
+            service.watermark.is_short
+            or service.successions.must_wait(self._client_id, packet.topic)
         ):
             # Subscribers and QoS 0 need no room on the disk, and must not be refused.
             self._made_hold().refused = packet
@@ -511,7 +517,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def _on_violation(self, violation: ProtocolViolation) -> None:
         first_byte, body = violation.frame
-        tell_repeated(
+        log_limited(
             log.warning,
             "client.violation",
             kind=violation.rule,
@@ -544,17 +550,17 @@ class MqttProtocol(ConnectionLifetime):
     def _stop_reading(self, session: Session) -> None:
         hold = self._made_hold()
         if not hold.is_on:
-            hold.begin(session)
+            hold.pause(session)
             self._regulate()
 
     def _read_again(self) -> None:
         hold = self._made_hold()
         self._packet_reader.heard_at = self._service.clock.seconds()
         self._regulate()
-        refused = hold.take_refused()
+        refused = hold.dequeue_refused()
         if refused is not None:
             self._on_publish(refused)
-        self.fed()
+        self.on_input()
 
 
 _HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
@@ -586,7 +592,7 @@ class MqttFactory(Factory):
 
     def puts_off(self) -> bool:
         """True if a new connection would wait here: the kernel's backlog serves as well."""
-        return self._service.shares.puts_off_newcomers
+        return self._service.shares.defers_newcomers
 
     def drops(self, descriptor: int) -> bool:
         """True if an accepted connection of a crowd is closed by its client already."""

@@ -46,17 +46,17 @@ class ReadPause:
         self._client_id = ""
         self._patience: Alarm | None = None
 
-    def begin(self, session: Session) -> None:
+    def pause(self, session: Session) -> None:
         """Pause the client."""
         service = self._service
         self.is_on = True
         self._client_id = session.client_id
-        self._patience = Alarm(service.clock.callLater(HOLD_TIMEOUT, self._lose_patience))
+        self._patience = Alarm(service.clock.callLater(HOLD_TIMEOUT, self._time_out))
         if self.refused is None:
             service.edge.congestion.when_room(session, self._end)
-        elif service.space.is_short:
+        elif service.watermark.is_short:
             service.counters.add("publish.refused.disk_free")
-            service.space.when_room(self, self._end)
+            service.watermark.when_room(self, self._end)
         else:
             service.successions.when_done(session.client_id, self._end)
 
@@ -64,12 +64,12 @@ class ReadPause:
         """Forget the closed connection, and its refused publish."""
         self.is_on = False
         self._end_patience()
-        self._service.space.forget(self)
+        self._service.watermark.forget(self)
         if session is not None:
             self._service.edge.congestion.forget(session)
             self._service.successions.forget(session.client_id)
 
-    def take_refused(self) -> Publish | None:
+    def dequeue_refused(self) -> Publish | None:
         """Return the refused publish, to be handled again."""
         refused, self.refused = self.refused, None
         return refused
@@ -86,8 +86,8 @@ class ReadPause:
         if self._patience is not None:
             self._patience.cancel()
 
-    def _lose_patience(self) -> None:
+    def _time_out(self) -> None:
         limit = "limits.outbox" if self.refused is None else "limits.disk_free"
-        log.warning("client.held_too_long", client_id=self._client_id, limit=limit)
+        log.warning("client.pause_timeout", client_id=self._client_id, limit=limit)
         self._service.counters.add("clients.held_too_long")
         self._give_up()

@@ -56,14 +56,14 @@ class MqttService:
         *,
         edge: Edge,
         router: Router,
-        roaming: SessionConnect,
+        connects: SessionConnect,
         successions: PublishBarrier,
-        turn: FlushQueue,
+        flush_queue: FlushQueue,
         clock: Clock,
-        pressure: Backpressure,
-        space: DiskWatermark,
+        backpressure: Backpressure,
+        watermark: DiskWatermark,
         counters: Counters,
-        strangers: Unauthenticated,
+        unauthenticated: Unauthenticated,
         halves: HalfPackets,
         shares: FairShares,
         make_client_id: Callable[[], str],
@@ -79,15 +79,15 @@ class MqttService:
         """`keepalive_max`: the longest keep-alive of level 5 in seconds, 0 for any."""
         self.edge = edge
         self.router = router
-        self.roaming = roaming
+        self.connects = connects
         self.successions = successions
-        self.turn = turn
+        self.flush_queue = flush_queue
         self.clock = clock
         self.deadlines = Deadlines(clock)
-        self.pressure = pressure
-        self.space = space
+        self.backpressure = backpressure
+        self.watermark = watermark
         self.counters = counters
-        self.strangers = strangers
+        self.unauthenticated = unauthenticated
         self.halves = halves
         self.shares = shares
         edge.feeds.wire(shares)
@@ -104,17 +104,17 @@ class MqttService:
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
 
-    def leave(self) -> None:
+    def close_all(self) -> None:
         """
         Close all connections and refuse new ones: the node retires, and its clients go elsewhere.
         """
         self.is_leaving = True
         for connection in list(self.connections):
             connection.close("the node is retired", ReasonCode.USE_ANOTHER_SERVER)
-        self.turn.end()
+        self.flush_queue.end()
 
     def stop(self) -> None:
         """Close all connections as the node stops; the wills are discarded."""
         for connection in list(self.connections):
             connection.end()
-        self.turn.end()
+        self.flush_queue.end()

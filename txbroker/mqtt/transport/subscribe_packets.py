@@ -25,7 +25,7 @@ from txbroker.mqtt.wire.packets import LEVEL_5, Suback, Subscribe, Unsuback, Uns
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import SUBACK_FAILURE, ProtocolViolation
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -54,11 +54,11 @@ Send = Callable[[Suback | Unsuback], None]
 
 
 def is_large(first_byte: int, body: bytes) -> bool:
-    """True if `take_large` must process the packet."""
+    """True if `process_large` must process the packet."""
     return len(body) >= LARGE and first_byte in (SUBSCRIBE, UNSUBSCRIBE)
 
 
-def take_large(
+def process_large(
     service: MqttService, session: Session, first_byte: int, body: bytes, send: Send
 ) -> Iterator[None]:
     """
@@ -68,7 +68,7 @@ def take_large(
     filters_of: Callable[[bytes, int, int, int], tuple[Sequence[object], int]] = (
         subscribed_filters if first_byte == SUBSCRIBE else unsubscribed_filters
     )
-    take = _take_subscribe if first_byte == SUBSCRIBE else _take_unsubscribe
+    take = _process_subscribe if first_byte == SUBSCRIBE else _process_unsubscribe
     level = session.level
     try:
         packet_id, properties, start = request_head(body, PacketKind(first_byte >> 4), level)
@@ -139,7 +139,7 @@ class _Pieces:
         self._open = 1
         self._acknowledge = acknowledge
 
-    def begin(self) -> None:
+    def add(self) -> None:
         """Count one more piece."""
         self._open += 1
 
@@ -150,7 +150,7 @@ class _Pieces:
             self._acknowledge()
 
 
-def _take_subscribe(
+def _process_subscribe(
     service: MqttService, session: Session, request: _LargeRequest, send: Send
 ) -> Iterator[None]:
     answer = _SubscribeAnswer(request.packet_id, send)
@@ -158,14 +158,14 @@ def _take_subscribe(
     body, at = request.body, request.start
     while at < len(body):
         filters, at = subscribed_filters(body, at, PIECE, session.level)
-        pieces.begin()
+        pieces.add()
         packet = Subscribe(request.packet_id, tuple(filters), request.properties)
         _subscribe(service, session, packet, answer, pieces.end)
         yield
     pieces.end()
 
 
-def _take_unsubscribe(
+def _process_unsubscribe(
     service: MqttService, session: Session, request: _LargeRequest, send: Send
 ) -> Iterator[None]:
     reasons = bytearray()
@@ -174,7 +174,7 @@ def _take_unsubscribe(
     while at < len(body):
         filters, at = unsubscribed_filters(body, at, PIECE, session.level)
         reasons += _unsubscribe_reasons(session, filters)
-        pieces.begin()
+        pieces.add()
         service.edge.subscriptions.unsubscribe(session, filters, pieces.end)
         yield
     pieces.end()
@@ -233,7 +233,7 @@ def _admit(
     refused = codes.count(full)
     if refused:
         service.counters.add("subscriptions.over_limit", refused)
-        tell_repeated(
+        log_limited(
             log.warning,
             "client.over_limit",
             kind="limits.subscriptions",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from txbroker.runtime.net import Clock
 from txbroker.runtime.periodic import Alarm
-from txbroker.runtime.structured_log import get_logger, tell_repeated
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
@@ -30,7 +30,7 @@ class UnreadAnswers:
         self._client_id = client_id
         self._left = left
         self._give_up = give_up
-        self._look_later()
+        self._schedule_check()
 
     def end(self) -> None:
         """End the watch: the client has read all, or has disconnected."""
@@ -38,13 +38,15 @@ class UnreadAnswers:
 
     # internal
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         self._mark = self._left()
-        self._alarm = Alarm(self._clock.callLater(DEAF_TIMEOUT, self._look))
+        self._alarm = Alarm(self._clock.callLater(DEAF_TIMEOUT, self._check))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._left() < self._mark:
-            self._look_later()
+            self._schedule_check()
             return
-        tell_repeated(log.warning, "client.deaf", client_id=self._client_id, after=DEAF_TIMEOUT)
+        log_limited(
+            log.warning, "client.not_reading", client_id=self._client_id, after=DEAF_TIMEOUT
+        )
         self._give_up()

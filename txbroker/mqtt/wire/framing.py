@@ -72,7 +72,7 @@ class Framer:
         self._tail.clear()
         return bytes(whole)
 
-    def put_back(self) -> None:
+    def unread(self) -> None:
         """Make the last frame come again; no call may come between."""
         self._offset = self._before
 

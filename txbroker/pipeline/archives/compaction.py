@@ -95,7 +95,7 @@ def merged_rows(archive: Path, layout: FileLayout, files: Sequence[DataFile]) ->
         while due and due[0].first <= limit:
             heads.append(_Head(archive / due.pop(0).path, layout))
             limit = min(limit, heads[-1].last)
-        yield layout.in_order(pa.concat_tables([head.take(limit) for head in heads]))
+        yield layout.in_order(pa.concat_tables([head.dequeue(limit) for head in heads]))
         heads = [head for head in heads if not head.is_over]
 
 
@@ -118,7 +118,7 @@ class _Head:
         """Position of the last row in memory."""
         return self._layout.position_at(self._rows, self._rows.num_rows - 1)
 
-    def take(self, limit: Position) -> pa.Table:
+    def dequeue(self, limit: Position) -> pa.Table:
         """Remove and return the rows in memory up to and including this position."""
         count = self._layout.rows_up_to(self._rows, limit)
         taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)

@@ -79,12 +79,12 @@ def compare(evidence: Evidence) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    passages = _passages(evidence.ledger)
+    transitions = _passages(evidence.ledger)
     books = _books(evidence.ledger)
-    held = _covered(evidence.ledger, passages).cache()
+    held = _covered(evidence.ledger, transitions).cache()
     told = _told(_owed(evidence.messages, held, books), evidence.ledger).cache()
     done = told.where("delivered").withColumn("status", f.lit("delivered"))
-    rest = _judged(_explained(told.where("not delivered"), evidence), evidence, passages, books)
+    rest = _judged(_explained(told.where("not delivered"), evidence), evidence, transitions, books)
     return done.select(*AUDIT_ARROW.names).union(rest)
 
 
@@ -156,7 +156,7 @@ def _passages(ledger: DataFrame) -> tuple[EpochTransition, ...]:
     return tuple(dict.fromkeys(found))  # Several nodes may write the same passage.
 
 
-def _covered(ledger: DataFrame, passages: tuple[EpochTransition, ...]) -> DataFrame:
+def _covered(ledger: DataFrame, transitions: tuple[EpochTransition, ...]) -> DataFrame:
     """Return the ranges in which subscriptions held (`_COVERED`)."""
     from pyspark.sql import functions as f
 
@@ -167,18 +167,18 @@ def _covered(ledger: DataFrame, passages: tuple[EpochTransition, ...]) -> DataFr
     return (
         events.repartition("client_id")
         .sortWithinPartitions("client_id", "filter")
-        .mapInArrow(_cover(passages), _COVERED)
+        .mapInArrow(_cover(transitions), _COVERED)
     )
 
 
-def _cover(passages: tuple[EpochTransition, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
+def _cover(transitions: tuple[EpochTransition, ...]) -> Callable[[Iterable[pa.RecordBatch]], Any]:
     """Return a worker function: grouped start and end rows become rows of `_COVERED`."""
 
     def cover(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in batch.to_pylist())
         found: list[dict[str, Any]] = []
         for (client, text), some in groupby(rows, lambda row: (row["client_id"], row["filter"])):
-            for span in covered(text, map(_event, some), passages):
+            for span in covered(text, map(_event, some), transitions):
                 found.append(_row(client, text, span))
             if len(found) >= _ROWS:
                 yield pa.RecordBatch.from_pylist(found, schema=_COVERED_ARROW)
@@ -311,7 +311,7 @@ def _explained(rows: DataFrame, evidence: Evidence) -> DataFrame:
 def _judged(
     rows: DataFrame,
     evidence: Evidence,
-    passages: tuple[EpochTransition, ...],
+    transitions: tuple[EpochTransition, ...],
     books: tuple[_Book, ...],
 ) -> DataFrame:
     """Return the rows with a status for each, as `AUDIT_COLUMNS`."""
@@ -335,4 +335,4 @@ def _judged(
         )
     else:
         known = known.withColumn("gap", f.lit(None).cast("long"))
-    return known.mapInArrow(judge(passages, is_whole=evidence.is_whole), AUDIT_COLUMNS)
+    return known.mapInArrow(judge(transitions, is_whole=evidence.is_whole), AUDIT_COLUMNS)

@@ -152,7 +152,7 @@ def rollup(
             rows = read_archive(
                 spark, archive, filter=filter, since=since, until=until, start=state.positions
             )
-            job.take(rows, "", 0)
+            job.roll_up(rows, "", 0)
         else:
             assert root is not None
             rows = source(spark, root, filter, folder, state, options or {})
@@ -192,7 +192,7 @@ def _take_between(
         if bound is not None:
             limit = F.timestamp_micros(F.lit(bound))
             batch = batch.where(F.col("created") >= limit if is_lower else F.col("created") < limit)
-    job.take(batch, query, number)
+    job.roll_up(batch, query, number)
 
 
 class _Job:
@@ -214,7 +214,7 @@ class _Job:
         self._topics = topics
         self._report = report
 
-    def take(self, rows: DataFrame, query: str, number: int) -> None:
+    def roll_up(self, rows: DataFrame, query: str, number: int) -> None:
         """Roll a batch up, once."""
         state = self._commits.load()
         # Another watermark closes other windows: under the same name the sink would drop them.

@@ -54,7 +54,7 @@ class Coverage:
 
 
 def covered(
-    topic_filter: str, events: Iterable[SubscriptionEvent], passages: Sequence[EpochTransition]
+    topic_filter: str, events: Iterable[SubscriptionEvent], transitions: Sequence[EpochTransition]
 ) -> list[Coverage]:
     """Return the ranges in which one subscription of one session held at QoS 1 or 2."""
     by_part: dict[JournalId, list[SubscriptionEvent]] = defaultdict(list)
@@ -67,8 +67,8 @@ def covered(
     due = list(found)
     while due:
         span = due.pop()
-        for passage in passages:
-            gone_on = _follow(topic_filter, span, passage, by_part)
+        for transition in transitions:
+            gone_on = _follow(topic_filter, span, transition, by_part)
             if gone_on is not None and gone_on not in followed:
                 followed.add(gone_on)
                 due.append(gone_on)
@@ -93,18 +93,18 @@ def _own(events: Sequence[SubscriptionEvent]) -> Iterable[Coverage]:
 def _follow(
     topic_filter: str,
     span: Coverage,
-    passage: EpochTransition,
+    transition: EpochTransition,
     by_part: dict[JournalId, list[SubscriptionEvent]],
 ) -> Coverage | None:
     """Return the range that continues `span` after a passage; None if the passage has none."""
-    left, entered = passage.left, passage.entered
-    if span.part != left.part or not may_match_within(topic_filter, passage.apex):
+    left, entered = transition.left, transition.entered
+    if span.part != left.part or not may_match_within(topic_filter, transition.apex):
         return None
     if not (span.since <= left.offset and (left.offset < span.until or span.until == END)):
         return None
-    if is_within(passage.apex, span.within):
-        within = passage.apex
-    elif is_within(span.within, passage.apex):
+    if is_within(transition.apex, span.within):
+        within = transition.apex
+    elif is_within(span.within, transition.apex):
         within = span.within
     else:
         return None

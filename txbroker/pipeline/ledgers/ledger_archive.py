@@ -82,17 +82,17 @@ class LedgerCopy:
         if time.monotonic() < self._next:
             return
         state = self._commits.load()
-        spans, away = self._look(state)
+        spans, away = self._discover_spans(state)
         if spans:
             away += self._copy(next_spans(spans, state.times), state).values()
             self._upkeep.after_batch()
-        self._tell_away(away)
+        self._report_away(away)
         self._next = time.monotonic() + EVERY
 
     def all(self) -> None:
         """Copy all present rows, commit by commit, then maintain the archive."""
         state = self._commits.load()
-        spans, away = self._look(state)
+        spans, away = self._discover_spans(state)
         while spans:
             chosen = next_spans(spans, state.times)
             failed = self._copy(chosen, state)
@@ -101,11 +101,11 @@ class LedgerCopy:
             away += failed.values()
             state = self._commits.load()
         self._upkeep.all()
-        self._tell_away(away)
+        self._report_away(away)
 
     # internal
 
-    def _look(self, state: ArchiveState) -> tuple[list[LedgerSpan], list[str]]:
+    def _discover_spans(self, state: ArchiveState) -> tuple[list[LedgerSpan], list[str]]:
         """Return the spans beyond the archive, and a line for each node that does not answer."""
         reached = {ledger: number for ledger, (_, number) in state.positions.items()}
         try:
@@ -153,7 +153,7 @@ class LedgerCopy:
         )
         return [json.loads(row.copied) for row in work.collect()]
 
-    def _tell_away(self, away: Iterable[str]) -> None:
+    def _report_away(self, away: Iterable[str]) -> None:
         now = frozenset(away)
         if now and now != self._away:
             self._report("upkeep", {"ledger_away": sorted(now)})

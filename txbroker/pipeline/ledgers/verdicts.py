@@ -22,7 +22,7 @@ SLACK = 60_000_000
 
 
 def has_passed(
-    part: JournalId, reaches: Mapping[JournalId, int], passages: Sequence[EpochTransition]
+    part: JournalId, reaches: Mapping[JournalId, int], transitions: Sequence[EpochTransition]
 ) -> bool:
     """
     True if a session has received all of a part, and has left the part.
@@ -35,16 +35,18 @@ def has_passed(
     known = [other.epoch for other in reaches if other.zone == part.zone]
     if known:
         return max(known) > part.epoch
-    for passage in passages:
-        if passage.is_return and passage.left.part == part:
-            entered = passage.entered
+    for transition in transitions:
+        if transition.is_return and transition.left.part == part:
+            entered = transition.entered
             if entered.part in reaches:
                 return reaches[entered.part] >= entered.offset
-            return has_passed(entered.part, reaches, passages)
+            return has_passed(entered.part, reaches, transitions)
     return False
 
 
-def verdict(row: Mapping[str, Any], passages: Sequence[EpochTransition], *, is_whole: bool) -> str:
+def verdict(
+    row: Mapping[str, Any], transitions: Sequence[EpochTransition], *, is_whole: bool
+) -> str:
     """
     Return the status of one message for one session.
 
@@ -61,7 +63,7 @@ def verdict(row: Mapping[str, Any], passages: Sequence[EpochTransition], *, is_w
             for one in row["parts"]
             if one["zone"] is not None
         }
-        if not has_passed(JournalId(row["zone"], row["epoch"]), reaches, passages):
+        if not has_passed(JournalId(row["zone"], row["epoch"]), reaches, transitions):
             return "pending"
         status = "lost" if row["kept"] else "unknown"
     gap = row["gap"]
@@ -70,7 +72,7 @@ def verdict(row: Mapping[str, Any], passages: Sequence[EpochTransition], *, is_w
 
 
 def judge(
-    passages: Sequence[EpochTransition], *, is_whole: bool
+    transitions: Sequence[EpochTransition], *, is_whole: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a worker function: rows without a `status` become rows of `row_schema.AUDIT_ARROW`."""
 
@@ -80,7 +82,7 @@ def judge(
             numbers = batch.set_column(batch.schema.get_field_index("created"), "created", times)
             open_ = batch.column("status").is_null()
             found = [
-                verdict(row, passages, is_whole=is_whole)
+                verdict(row, transitions, is_whole=is_whole)
                 for row in numbers.filter(open_).to_pylist()
             ]
             same = [batch.column(name) for name in AUDIT_ARROW.names[:-1]]

@@ -132,7 +132,7 @@ def _rest(tree: LoadTree) -> dict[str, float]:
 def _packed(tree: LoadTree, new_hosts: Sequence[str], zones: int, capacity: float) -> PlannedCuts:
     packing = _Packing(tree, new_hosts, zones)
     packing.pack(capacity)
-    packing.give_back(capacity)
+    packing.undo_cuts(capacity)
     return packing.result()
 
 
@@ -181,7 +181,7 @@ class _Packing:
             else:
                 self._cut(topic, enclosing, host)
 
-    def give_back(self, capacity: float) -> None:
+    def undo_cuts(self, capacity: float) -> None:
         """Undo cuts that `capacity` does not need, lightest first."""
         for topic, load in sorted(self._taken.items(), key=lambda item: (item[1], item[0])):
             host = self._zones.pop(topic)

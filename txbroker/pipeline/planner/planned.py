@@ -134,15 +134,15 @@ def plan_nodes(
         parent = next((joined[upper] for upper in above(apex) if upper in joined), None)
         if parent is None:
             raise PipelineError(f"no node with a gRPC port owns a zone above {apex!r}")
-        joined[apex] = Address(address, free[address].take(ports.grpc))
+        joined[apex] = Address(address, free[address].allocate(ports.grpc))
         node = PlannedNode(
             node=name,
             zone=apex,
             host=zones[apex],
             parent=parent,
-            mqtt=_endpoint(address, free[address].take(ports.mqtt)),
+            mqtt=_endpoint(address, free[address].allocate(ports.mqtt)),
             grpc=joined[apex],
-            link=Address(address, free[address].take(ports.link)),
+            link=Address(address, free[address].allocate(ports.link)),
         )
         nodes.append(node)
     return nodes
@@ -230,7 +230,7 @@ class _FreePorts:
         self._taken |= {member.grpc.port for member in members if member.host == machine}
         self._next = {first: first for first in (ports.mqtt, ports.grpc, ports.link)}
 
-    def take(self, first: int) -> int:
+    def allocate(self, first: int) -> int:
         """Return the next free port from `first` on; raises `PipelineError`."""
         port = self._next[first]
         while port in self._taken:

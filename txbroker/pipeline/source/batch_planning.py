@@ -12,7 +12,7 @@ from txbroker.pipeline.source.positions import ZonePosition
 from txbroker.pipeline.source.pushdown import ReadFilter
 from txbroker.pipeline.source.ranges import ReadSpan, ZoneHistory, spans, split
 from txbroker.pipeline.source.source_options import OffsetBound, SourceOptions
-from txbroker.pipeline.source.span_reader import on_gap, told
+from txbroker.pipeline.source.span_reader import on_gap, print_line
 
 
 def plan_batch(options: SourceOptions, wanted: ReadFilter) -> list[ReadSpan]:
@@ -23,7 +23,7 @@ def plan_batch(options: SourceOptions, wanted: ReadFilter) -> list[ReadSpan]:
     Otherwise the query would lose records that no user notices.
     """
     with NodeWalk(options.root, wanted.filter) as nodes:
-        found = nodes.look(fresh=True)
+        found = nodes.discover(fresh=True)
         refuse_missing(found.missing, wanted.zones)
         logs = found.logs()
         check_zones(options, logs.keys())
@@ -79,7 +79,9 @@ def check_zones(options: SourceOptions, known: Iterable[str]) -> None:
 
 def _spans_of(nodes: NodeWalk, log: ZoneHistory, options: SourceOptions) -> list[ReadSpan]:
     for epoch in sorted(log.cut_off):
-        told(f"zone {log.zone!r}, epoch {epoch}: left out, since the zone was reclaimed there")
+        print_line(
+            f"zone {log.zone!r}, epoch {epoch}: left out, since the zone was reclaimed there"
+        )
     start = options.start and place(nodes, log, options.start)
     end = options.end and place(nodes, log, options.end)
     start, end = start or log.tail, end or log.head

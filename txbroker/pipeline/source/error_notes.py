@@ -17,7 +17,7 @@ from txbroker.pipeline.source.error_reasons import known_line
 from txbroker.pipeline.source.source_options import FORMAT
 
 
-def tell_lines() -> None:
+def attach_lines() -> None:
     """Make each exception that PySpark converts from Java carry its line as a note."""
     make = CapturedException.__init__
     if hasattr(make, "__wrapped__"):

@@ -109,7 +109,7 @@ def is_sparks(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_at(where: object) -> Iterator[None]:
+def converted_errors(where: object) -> Iterator[None]:
     """Convert Spark's errors in this context to `PipelineError`, whose line names `where`."""
     try:
         yield

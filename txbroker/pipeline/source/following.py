@@ -35,7 +35,7 @@ from txbroker.pipeline.source.ranges import (
     split,
 )
 from txbroker.pipeline.source.source_options import OffsetBound, SourceOptions
-from txbroker.pipeline.source.span_reader import PATIENCE, PAUSE, on_gap, told
+from txbroker.pipeline.source.span_reader import PATIENCE, PAUSE, on_gap, print_line
 
 POLL = 0.1
 """Minimum seconds between two polls: an idle Spark asks without a pause."""
@@ -60,7 +60,7 @@ class StreamPlanner:
         """Close the connections to nodes."""
         self._nodes.close()
 
-    def begin(self) -> dict[str, Any]:
+    def start_positions(self) -> dict[str, Any]:
         """
         Return the start positions of a new query; raises `PipelineError`.
 
@@ -68,7 +68,7 @@ class StreamPlanner:
         error. The query reads zones that are unknown now from their beginning.
         """
         bound = self._options.start or OffsetBound(is_latest=True)
-        found = self._nodes.look(fresh=True)
+        found = self._nodes.discover(fresh=True)
         logs = found.logs()
         if bound.is_latest or bound.time is not None:
             refuse_missing(found.missing, None)
@@ -83,9 +83,9 @@ class StreamPlanner:
 
     def stop_here(self) -> None:
         """Make the present heads the end of the query; raises `PipelineError`."""
-        self._found = self._nodes.look(fresh=True)
+        self._found = self._nodes.discover(fresh=True)
         self._target = self._heads()
-        self._tell(self._found)
+        self._report(self._found)
 
     def heads(self) -> dict[str, Any] | None:
         """Return the position behind the newest record of each zone at the last poll."""
@@ -98,7 +98,7 @@ class StreamPlanner:
         Raises `PipelineError` if records were lost.
         """
         positions = _saved(start)
-        if not self._look():
+        if not self._poll_nodes():
             return positions_to(positions)
         logs = self._found.logs()
         steps: dict[str, BatchEnd] = {}
@@ -109,7 +109,7 @@ class StreamPlanner:
             step = self._step(log, at, None)
             if step.position > at:
                 steps[zone] = step
-                _tell_cut_off(log, at)
+                _report_cut_off(log, at)
         shares = share({z: s.count for z, s in steps.items()}, most) if most is not None else {}
         result = dict(positions)
         for zone, step in steps.items():
@@ -142,29 +142,29 @@ class StreamPlanner:
 
     # internal
 
-    def _look(self) -> bool:
+    def _poll_nodes(self) -> bool:
         """Poll the nodes, at most once per `POLL`; return False if no node answers."""
         wait = self._looked + POLL - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         try:
-            self._found = self._nodes.look()
+            self._found = self._nodes.discover()
         except PipelineError as error:
-            self._say(f"waiting: {error}")
+            self._print_once(f"waiting: {error}")
             return False
         finally:
             self._looked = time.monotonic()
-        self._tell(self._found)
+        self._report(self._found)
         return True
 
-    def _tell(self, found: FoundNode) -> None:
+    def _report(self, found: FoundNode) -> None:
         names = sorted({f"{cut.apex!r} ({cut.node} at {cut.grpc})" for cut in found.missing})
-        self._say(f"waiting for the nodes of zones {', '.join(names)}" if names else "")
+        self._print_once(f"waiting for the nodes of zones {', '.join(names)}" if names else "")
 
-    def _say(self, line: str) -> None:
+    def _print_once(self, line: str) -> None:
         """Print a line once, until another line is due."""
         if line and line != self._told:
-            told(line)
+            print_line(line)
         self._told = line
 
     def _heads(self) -> Positions:
@@ -214,7 +214,7 @@ class StreamPlanner:
             if time.monotonic() - since > (PATIENCE if is_away else LOST_AFTER):
                 self._give_up(unknown)
                 break
-            self._look()
+            self._poll_nodes()
             time.sleep(PAUSE)
         for zone in due:
             yield logs.get(zone) or ZoneHistory(zone=zone)
@@ -240,9 +240,9 @@ def _saved(value: Mapping[str, Any]) -> Positions:
         ) from None
 
 
-def _tell_cut_off(log: ZoneHistory, at: ZonePosition) -> None:
+def _report_cut_off(log: ZoneHistory, at: ZonePosition) -> None:
     if at.epoch in log.cut_off and at.offset > FIRST:
-        told(
+        print_line(
             f"zone {log.zone!r}, epoch {at.epoch}: cut off by a reclaim from the offset {at.offset}"
             " on; the zone goes on with its next epoch"
         )

@@ -117,7 +117,7 @@ class NodeWalk:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def look(self, *, fresh: bool = False) -> FoundNode:
+    def discover(self, *, fresh: bool = False) -> FoundNode:
         """
         Who keeps what now; raises `PipelineError` when no node answers at all.
 

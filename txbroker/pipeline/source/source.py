@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Register the source and the sink; `txbroker.pipeline.register` is the public function."""
-    from txbroker.pipeline.source.error_notes import tell_lines
+    from txbroker.pipeline.source.error_notes import attach_lines
 
     spark.dataSource.register(MessageSource)
-    tell_lines()
+    attach_lines()
     # Spark's default is off, and then it refuses sources that accept filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._following.begin()
+        return self._following.start_positions()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_records)

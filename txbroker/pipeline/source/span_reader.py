@@ -47,7 +47,7 @@ _AGAIN = {
 """Codes after which a retry, perhaps at another node, may succeed."""
 
 
-def told(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line for the operator of the query on stderr."""
     print(f"txbroker: {line}", file=sys.stderr, flush=True)
 
@@ -60,7 +60,7 @@ def on_gap(gap: HistoryGap, *, fails: bool) -> None:
             " them with failOnDataLoss=false"
         )
     count = "an unknown number of" if gap.end is None else str(gap.end - gap.start)
-    told(f"gap: {gap}; {count} records skipped (failOnDataLoss=false)")
+    print_line(f"gap: {gap}; {count} records skipped (failOnDataLoss=false)")
 
 
 class SpanReader:
@@ -98,7 +98,7 @@ class SpanReader:
                 elif time.monotonic() - since > PATIENCE:
                     raise PipelineError(self._failed(trouble))
                 time.sleep(PAUSE)
-                self._look_around()
+                self._find_node()
 
     # internal
 
@@ -130,11 +130,11 @@ class SpanReader:
         if not self._next <= reply.through <= self._span.end:
             raise PeerError(f"the offset {reply.through} is not within what was asked for")
 
-    def _look_around(self) -> None:
+    def _find_node(self) -> None:
         """Find the node that keeps the span now."""
         try:
             with NodeWalk(self._root) as nodes:
-                found = nodes.look()
+                found = nodes.discover()
         except PipelineError:
             return
         key = JournalId(self._span.zone, self._span.epoch)

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline.archives.manifest import ArchiveState
-from txbroker.pipeline.source.error_reasons import is_slow_start, told_at
+from txbroker.pipeline.source.error_reasons import converted_errors, is_slow_start
 from txbroker.pipeline.source.positions import ZonePosition, positions_to
 from txbroker.pipeline.spark.checkpoints import check_checkpoint
 from txbroker.storage.files import make_folder
@@ -137,7 +137,7 @@ def follow(
     for left in reversed(range(STARTS)):
         check_checkpoint(folder / CHECKPOINT)
         try:
-            with told_at(folder):
+            with converted_errors(folder):
                 _follow(rows, folder, take, once, interval, is_stopping, between)
             break
         except PipelineError as error:

@@ -211,9 +211,9 @@ class AcceptedStream:
         """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self._descriptor, self.reactor, self.protocol)
 
-    def fed(self) -> None:
+    def on_input(self) -> None:
         """Notify the protocol that bytes are in the packet reader."""
-        self.protocol.fed()
+        self.protocol.on_input()
 
     def doWrite(self) -> Exception | None:
         """Send waiting bytes until the kernel refuses; return the reason if the stream ended."""

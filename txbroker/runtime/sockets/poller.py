@@ -64,12 +64,12 @@ class Poller:
     Must be created while the event loop runs. `now` returns the time in seconds.
     """
 
-    def __init__(self, now: Callable[[], float], turn: FlushQueue, sockets: Sockets) -> None:
+    def __init__(self, now: Callable[[], float], flush_queue: FlushQueue, sockets: Sockets) -> None:
         self.sockets = sockets
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.buffers = [self.buffer]
         self._now = now
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._loop = asyncio.get_running_loop()
         self._selector = Selector.of(self._loop)
         self._epoll = self._selector.join(self._wait)
@@ -87,7 +87,7 @@ class Poller:
         """End all watches; close every open connection."""
         for descriptor in self.removeAll():
             descriptor.connectionLost(Failure(ConnectionLost()))
-        self._selector.leave(self._epoll)
+        self._selector.remove(self._epoll)
 
     # IReactorFDSet
 
@@ -136,7 +136,7 @@ class Poller:
         """Read a new connection at once: it often has sent bytes. An end is detected later."""
         if self._interest[number] & EPOLLIN and self.sockets.read(number):
             try:
-                stream.fed()
+                stream.on_input()
             except Exception as error:
                 self._fail(stream, error)
 
@@ -156,7 +156,7 @@ class Poller:
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run `action` in the next turn of the event loop, as one entry into the node."""
-        self._loop.call_soon(self._turn.share, action)
+        self._loop.call_soon(self._flush_queue.share, action)
 
     # internal: who is watched
 
@@ -207,7 +207,7 @@ class Poller:
             if left is None:
                 return False
             self._left, self._is_serving = left, True
-            self._turn.share(self._serve_left)
+            self._flush_queue.share(self._serve_left)
         except Exception:
             log.exception("stream.failed")
         finally:
@@ -216,7 +216,7 @@ class Poller:
         return found
 
     def _serve_left(self) -> None:
-        self.sockets.tell()
+        self.sockets.notify_output()
         left = self._left
         if self._skipped:  # Otherwise the same connections could be skipped each time.
             left.sort(key=lambda one: one[0] not in self._skipped)
@@ -238,7 +238,7 @@ class Poller:
         descriptor = self._watched[number]
         if descriptor is not None:
             try:
-                descriptor.fed()
+                descriptor.on_input()
             except Exception as error:
                 self._fail(descriptor, error)
 
@@ -270,7 +270,7 @@ class Poller:
 
     def _end_batch(self) -> None:
         self._is_end_due = False
-        self._turn.share(self._end_all)
+        self._flush_queue.share(self._end_all)
 
     def _end_all(self) -> None:
         until = self._now() + SERVE_FOR

@@ -47,19 +47,19 @@ class Selector(BaseSelector):
         its = epoll()
         its.register(self.number, EPOLLIN)
         self._nodes[its.fileno()] = its, wait
-        self._look_at_nodes()
+        self._poll_nodes()
         return its
 
-    def leave(self, its: epoll) -> None:
+    def remove(self, its: epoll) -> None:
         """Remove the epoll of a node; the last one restores the loop's selector."""
         del self._nodes[its.fileno()]
         its.close()
-        self._look_at_nodes()
+        self._poll_nodes()
         if not self._nodes:
             self._all.close()
             self._loop._selector = self._other
 
-    def _look_at_nodes(self) -> None:
+    def _poll_nodes(self) -> None:
         # With a single node, a second epoll around the node's own would slow each wake-up.
         watched, self._all = self._all, epoll()
         watched.close()

@@ -75,10 +75,10 @@ class _Direct:
         """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self.socket.fileno(), self.reactor, self.protocol)
 
-    def fed(self) -> None:
+    def on_input(self) -> None:
         """Notify the protocol that bytes are in the packet reader."""
         assert self._packet_writer is not None
-        self._packet_writer.connection.fed()  # `protocol` may be a wrapper by an endpoint.
+        self._packet_writer.connection.on_input()  # `protocol` may be a wrapper by an endpoint.
 
     def write(self, data: Octets) -> None:
         """Send bytes; queue the rest that the kernel refuses, and pause the producer."""
@@ -220,7 +220,7 @@ class StreamPort(Port):
         taken = 0
         while self._waiting and taken < ACCEPTS and self._is_wanted():
             try:
-                taken += self._take(self._waiting.next())
+                taken += self._accept(self._waiting.next())
             except Exception:  # An error of one connection must not stop the port.
                 log.exception("stream.failed")
                 taken += 1
@@ -235,7 +235,7 @@ class StreamPort(Port):
         self._is_due = False
         hooks.run(self._pass_on)
 
-    def _take(self, descriptor: int) -> bool:
+    def _accept(self, descriptor: int) -> bool:
         """Make a connection of the descriptor; return False if the factory refuses it."""
         protocol = None
         try:
@@ -258,8 +258,8 @@ class StreamPort(Port):
             self._is_short = True
             log.warning("accept.paused", reason=reason, port=self._realPortNumber)
         self.reactor.removeReader(self)
-        self.reactor.callLater(ACCEPT_PAUSE, self._go_on)
+        self.reactor.callLater(ACCEPT_PAUSE, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self.connected and not self.disconnecting:
             self.reactor.addReader(self)
