@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.harness import unique
+from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
 from tests.support.wire5 import (
     ALIAS_MAXIMUM,
@@ -23,6 +24,7 @@ from tests.support.wire5 import (
 from .harness import Bench5
 
 
+@level5_statement("MQTT-3.1.4-5", "MQTT-3.2.0-1", "MQTT-3.2.2-1", "MQTT-3.2.2-2", "MQTT-3.2.2-8")
 def test_client_is_accepted(broker5: Bench5) -> None:
     """CONNACK 0 without a session; nothing that works is declared unavailable."""
     connack = broker5.client().connack
@@ -31,6 +33,7 @@ def test_client_is_accepted(broker5: Bench5) -> None:
         assert name not in connack or connack[name] == 1
 
 
+@level5_statement("MQTT-3.1.3-6", "MQTT-3.1.3-7", "MQTT-3.2.2-16")
 def test_server_assigns_a_client_id(broker5: Bench5) -> None:
     """A unique id for an empty one, whatever clean start says, and only then."""
     first, second = broker5.open(), broker5.open()
@@ -40,6 +43,7 @@ def test_server_assigns_a_client_id(broker5: Bench5) -> None:
     assert ASSIGNED_ID not in broker5.client().connack
 
 
+@level5_statement("MQTT-3.1.3-2", "MQTT-3.1.3-7")
 def test_assigned_id_names_the_session(broker5: Bench5) -> None:
     """The session of an assigned id can be resumed by it."""
     client = broker5.open()
@@ -49,6 +53,7 @@ def test_assigned_id_names_the_session(broker5: Bench5) -> None:
     broker5.resume(name, expiry=60)
 
 
+@level5_statement("MQTT-3.1.2-2")
 @pytest.mark.parametrize("level", [0, 6, 255])
 def test_other_level_is_refused(broker5: Bench5, level: int) -> None:
     """A level that is not spoken ends the connection; CONNACK may say so before."""
@@ -58,6 +63,7 @@ def test_other_level_is_refused(broker5: Bench5, level: int) -> None:
     assert told in (b"", b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00"), told
 
 
+@level5_statement("MQTT-3.1.4-1", "MQTT-3.2.2-6", "MQTT-3.2.2-7", "MQTT-4.13.2-1")
 @pytest.mark.parametrize(
     "properties",
     [
@@ -84,6 +90,7 @@ def test_protocol_errors_in_properties(
     client.expect_refused(0x82, 0x81)
 
 
+@level5_statement("MQTT-1.5.4-1", "MQTT-1.5.7-1", "MQTT-3.1.4-1", "MQTT-4.13.1-1")
 @pytest.mark.parametrize(
     "raw",
     [
@@ -104,6 +111,7 @@ def test_malformed_properties(broker5: Bench5, raw: bytes) -> None:
     client.expect_refused(0x81, 0x82)
 
 
+@level5_statement("MQTT-4.12.0-1", "MQTT-3.1.4-2")
 def test_authentication_method_is_refused(broker5: Bench5) -> None:
     """No method is known: 0x8C."""
     client = broker5.open()
@@ -111,6 +119,7 @@ def test_authentication_method_is_refused(broker5: Bench5) -> None:
     client.expect_refused(0x8C)
 
 
+@level5_statement("MQTT-4.12.0-7")
 def test_auth_without_method_is_an_error(broker5: Bench5) -> None:
     """AUTH on a connection without authentication method: DISCONNECT 0x82."""
     client = broker5.client()
@@ -126,6 +135,7 @@ def test_auth_with_other_codes_is_an_error(broker5: Bench5, code: int) -> None:
     client.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-3.1.0-2")
 def test_second_connect_is_an_error(broker5: Bench5) -> None:
     """DISCONNECT 0x82."""
     client = broker5.client()
@@ -133,6 +143,7 @@ def test_second_connect_is_an_error(broker5: Bench5) -> None:
     client.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-3.1.0-1", "MQTT-3.14.0-1")
 def test_first_packet_is_connect(broker5: Bench5) -> None:
     """Anything else closes the connection, without a packet."""
     client = broker5.open()
@@ -140,6 +151,14 @@ def test_first_packet_is_connect(broker5: Bench5) -> None:
     client.expect_closed()
 
 
+@level5_statement(
+    "MQTT-3.1.2-1",
+    "MQTT-3.1.2-3",
+    "MQTT-3.1.2-11",
+    "MQTT-3.1.2-13",
+    "MQTT-3.1.2-16",
+    "MQTT-3.1.2-18",
+)
 @pytest.mark.parametrize(
     "spoiled",
     [
@@ -163,11 +182,13 @@ def test_malformed_connects(broker5: Bench5, spoiled: dict[str, object]) -> None
     client.expect_closed()
 
 
+@level5_statement("MQTT-3.1.2-19")
 def test_password_needs_no_user_name(broker5: Bench5) -> None:
     """Unlike with MQTT 3.1.1."""
     broker5.client(password=b"secret")
 
 
+@level5_statement("MQTT-3.1.4-3")
 def test_takeover_is_told(broker5: Bench5) -> None:
     """DISCONNECT 0x8E to the earlier connection."""
     first = broker5.client(unique("c"))
@@ -175,6 +196,7 @@ def test_takeover_is_told(broker5: Bench5) -> None:
     first.expect_disconnect(0x8E)
 
 
+@level5_statement("MQTT-3.1.2-22", "MQTT-3.2.2-22")
 def test_keep_alive_is_told(broker5: Bench5) -> None:
     """DISCONNECT 0x8D after one and a half times the keep-alive."""
     client = broker5.client(keep_alive=1)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.conformance.harness import unique
+from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
 from tests.support.wire import PUBACK, PUBCOMP, PUBREC, PUBREL
 from tests.support.wire5 import (
@@ -41,6 +42,16 @@ def order(properties: Properties) -> tuple[Properties, Properties]:
     return users, sorted((one for one in properties if one[0] != USER_PROPERTY), key=str)
 
 
+@level5_statement(
+    "MQTT-3.3.2-4",
+    "MQTT-3.3.2-15",
+    "MQTT-3.3.2-16",
+    "MQTT-3.3.2-17",
+    "MQTT-3.3.2-18",
+    "MQTT-3.3.2-20",
+    "MQTT-3.3.4-1",
+    "MQTT-3.8.4-8",
+)
 @pytest.mark.parametrize("sub_qos", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_properties_are_forwarded(brokers5: Bench5, qos: int, sub_qos: int) -> None:
@@ -64,6 +75,7 @@ def test_sizes(brokers5: Bench5, size: int) -> None:
         sub.acknowledge(found)
 
 
+@level5_statement("MQTT-3.3.1-5", "MQTT-3.3.2-17", "MQTT-4.5.0-1")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_properties_are_kept(brokers5: Bench5, qos: int) -> None:
     """With a retained message, and in a session that is away."""
@@ -86,6 +98,7 @@ def test_properties_are_kept(brokers5: Bench5, qos: int) -> None:
     pub.publish(brokers5.topic(), b"", retain=True, qos=1)
 
 
+@level5_statement("MQTT-4.6.0-5", "MQTT-2.2.1-5")
 def test_many_in_one_write(brokers5: Bench5) -> None:
     """With and without properties, all QoS, in order."""
     sub = brokers5.subscriber((brokers5.topic("#"), 2))
@@ -120,6 +133,7 @@ def test_many_in_one_write(brokers5: Bench5) -> None:
             assert m.properties == ([(USER_PROPERTY, ("n", str(number)))] if number % 4 else [])
 
 
+@level5_statement("MQTT-3.3.2-12", "MQTT-3.2.2-17")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_aliases(brokers5: Bench5, qos: int) -> None:
     """An alias stands for its topic until it is set anew."""
@@ -139,6 +153,7 @@ def test_aliases(brokers5: Bench5, qos: int) -> None:
     ]
 
 
+@level5_statement("MQTT-3.3.2-7")
 def test_aliases_end_with_the_connection(broker5: Bench5) -> None:
     """Also where the session goes on."""
     name = unique()
@@ -150,6 +165,7 @@ def test_aliases_end_with_the_connection(broker5: Bench5) -> None:
     pub.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-3.3.2-8", "MQTT-3.3.2-9")
 def test_illegal_aliases(broker5: Bench5) -> None:
     """0, and one above the server's maximum: 0x94. One that was never set: 0x82."""
     most = broker5.client().connack[wire5.ALIAS_MAXIMUM]
@@ -163,6 +179,7 @@ def test_illegal_aliases(broker5: Bench5) -> None:
     pub.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")
 def test_server_sends_no_alias_unasked(brokers5: Bench5) -> None:
     """A client without topic alias maximum gets none, and one with it can read them."""
     plain = brokers5.subscriber(brokers5.topic())
@@ -174,6 +191,7 @@ def test_server_sends_no_alias_unasked(brokers5: Bench5) -> None:
         able.expect_publish(brokers5.topic(), b"%d" % number)
 
 
+@level5_statement("MQTT-3.3.4-6", "MQTT-3.3.2-14", "MQTT-4.13.1-1")
 @pytest.mark.parametrize(
     ("raw", "codes"),
     [
@@ -205,6 +223,7 @@ def test_empty_topic_without_alias(broker5: Bench5) -> None:
     pub.expect_disconnect(0x82, 0x90, 0x81)
 
 
+@level5_statement("MQTT-3.3.2-2", "MQTT-4.7.0-1")
 @pytest.mark.parametrize("topic", ["a/+", "a/#", "#"])
 def test_wildcards_in_a_topic(broker5: Bench5, topic: str) -> None:
     """DISCONNECT 0x90, or 0x81."""
@@ -213,6 +232,7 @@ def test_wildcards_in_a_topic(broker5: Bench5, topic: str) -> None:
     pub.expect_disconnect(0x90, 0x81, 0x82)
 
 
+@level5_statement("MQTT-4.3.2-3", "MQTT-4.3.3-4")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_acks_of_any_length(brokers5: Bench5, qos: int) -> None:
     """With and without reason code and properties."""
@@ -231,6 +251,7 @@ def test_acks_of_any_length(brokers5: Bench5, qos: int) -> None:
     sub.ping()
 
 
+@level5_statement("MQTT-4.4.0-2")
 def test_refused_messages_end(brokers5: Bench5) -> None:
     """PUBACK and PUBREC with an error end the exchange: the window moves on."""
     sub = brokers5.client(properties=[(wire5.RECEIVE_MAXIMUM, 1)])
@@ -245,6 +266,7 @@ def test_refused_messages_end(brokers5: Bench5) -> None:
     sub.ping()
 
 
+@level5_statement("MQTT-3.3.4-9", "MQTT-3.3.4-10", "MQTT-4.9.0-2", "MQTT-4.9.0-3")
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("expiry", [None, 60])
 def test_receive_maximum(brokers5: Bench5, most: int, expiry: int | None) -> None:
@@ -264,6 +286,7 @@ def test_receive_maximum(brokers5: Bench5, most: int, expiry: int | None) -> Non
     assert got == list(range(12))
 
 
+@level5_statement("MQTT-3.3.4-9", "MQTT-4.4.0-1", "MQTT-3.3.1-1")
 def test_receive_maximum_of_a_session_that_returns(brokers5: Bench5) -> None:
     """Also where more is in flight from before."""
     name = unique()
@@ -284,6 +307,7 @@ def test_receive_maximum_of_a_session_that_returns(brokers5: Bench5) -> None:
     sub.ping()
 
 
+@level5_statement("MQTT-3.1.2-24", "MQTT-3.1.2-25")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry", [None, 60])
 def test_maximum_packet_size(brokers5: Bench5, qos: int, expiry: int | None) -> None:
@@ -300,6 +324,7 @@ def test_maximum_packet_size(brokers5: Bench5, qos: int, expiry: int | None) -> 
     small.ping()
 
 
+@level5_statement("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 def test_expired_messages_are_not_delivered(brokers5: Bench5) -> None:
     """Those in a session and those that are retained; the others come with what is left."""
     name = unique()
@@ -325,6 +350,7 @@ def test_expired_messages_are_not_delivered(brokers5: Bench5) -> None:
     pub.publish(brokers5.topic("long"), b"", retain=True, qos=1)
 
 
+@level5_statement("MQTT-3.3.2-6")
 def test_expiry_of_a_live_message(brokers5: Bench5) -> None:
     """It comes with its interval."""
     sub = brokers5.subscriber((brokers5.topic(), 1))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.conformance.harness import unique
+from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
 from tests.support.wire5 import SESSION_EXPIRY
 
@@ -15,6 +16,9 @@ from .harness import Bench5
 FOREVER = 0xFFFFFFFF
 
 
+@level5_statement(
+    "MQTT-3.1.2-5", "MQTT-3.1.2-6", "MQTT-3.1.2-23", "MQTT-3.2.2-3", "MQTT-4.1.0-1", "MQTT-4.5.0-1"
+)
 @pytest.mark.parametrize("expiry", [60, FOREVER])
 def test_session_is_resumed(brokers5: Bench5, expiry: int) -> None:
     """With its subscriptions and what came meanwhile."""
@@ -32,6 +36,7 @@ def test_session_is_resumed(brokers5: Bench5, expiry: int) -> None:
     assert {m.dup for m in got} == {False}
 
 
+@level5_statement("MQTT-3.1.2-6", "MQTT-4.1.0-2")
 @pytest.mark.parametrize("expiry", [None, 0])
 @pytest.mark.parametrize("clean", [True, False])
 def test_session_ends_with_its_connection(
@@ -48,6 +53,7 @@ def test_session_ends_with_its_connection(
     brokers5.silence(again)
 
 
+@level5_statement("MQTT-3.1.2-4", "MQTT-3.1.4-4", "MQTT-3.2.2-2")
 def test_clean_start_discards(brokers5: Bench5) -> None:
     """The old session is gone, the new one stays."""
     name = unique()
@@ -68,6 +74,7 @@ def test_clean_start_discards(brokers5: Bench5) -> None:
     brokers5.silence(client, pub)
 
 
+@level5_statement("MQTT-3.1.2-23", "MQTT-4.1.0-2")
 def test_expiry_passes(brokers5: Bench5) -> None:
     """The session is there within its expiry, and gone behind it."""
     early, late = unique(), unique()
@@ -98,6 +105,7 @@ def test_disconnect_may_not_begin_an_expiry(broker5: Bench5) -> None:
     client.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-3.1.4-3", "MQTT-3.1.2-5")
 def test_takeover_resumes(brokers5: Bench5) -> None:
     """A second connection of the id gets the session of the first."""
     name = unique()

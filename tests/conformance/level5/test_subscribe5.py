@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.harness import unique
+from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
 from tests.support.wire5 import SUBSCRIPTION_ID
 
@@ -14,6 +15,7 @@ NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 NEW_ONLY, NO_RETAINED = 0x10, 0x20
 
 
+@level5_statement("MQTT-3.8.3-3")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local(brokers5: Bench5, qos: int) -> None:
     """Its own messages do not come back, those of others come."""
@@ -26,6 +28,7 @@ def test_no_local(brokers5: Bench5, qos: int) -> None:
     both.acknowledge(found)
 
 
+@level5_statement("MQTT-3.8.3-3")
 def test_no_local_of_a_session_that_is_away(brokers5: Bench5) -> None:
     """Also what is read for it later."""
     name = unique()
@@ -41,6 +44,7 @@ def test_no_local_of_a_session_that_is_away(brokers5: Bench5) -> None:
     brokers5.silence(client)
 
 
+@level5_statement("MQTT-3.3.1-12", "MQTT-3.3.1-13")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_retain_as_published(brokers5: Bench5, qos: int) -> None:
     """The flag of the publisher, or 0."""
@@ -54,6 +58,7 @@ def test_retain_as_published(brokers5: Bench5, qos: int) -> None:
     pub.publish(brokers5.topic(), b"", retain=True, qos=1)
 
 
+@level5_statement("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11", "MQTT-3.8.4-3", "MQTT-3.8.4-4")
 def test_retain_handling(brokers5: Bench5) -> None:
     """0: always; 1: for a new subscription; 2: never."""
     pub = brokers5.publisher()
@@ -75,6 +80,7 @@ def test_retain_handling(brokers5: Bench5) -> None:
     pub.publish(brokers5.topic(), b"", retain=True, qos=1)
 
 
+@level5_statement("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.8.4-3")
 def test_subscription_identifiers(brokers5: Bench5) -> None:
     """All that match, in one copy at the highest QoS."""
     sub = brokers5.client()
@@ -96,6 +102,7 @@ def test_subscription_identifiers(brokers5: Bench5) -> None:
     brokers5.silence(sub, pub)
 
 
+@level5_statement("MQTT-3.3.4-3")
 def test_identifiers_of_retained_and_stored_messages(brokers5: Bench5) -> None:
     """They come with a retained message, and after the session was away."""
     name = unique()
@@ -112,6 +119,7 @@ def test_identifiers_of_retained_and_stored_messages(brokers5: Bench5) -> None:
     pub.publish(brokers5.topic(), b"", retain=True, qos=1)
 
 
+@level5_statement("MQTT-3.8.3-2", "MQTT-3.8.3-4", "MQTT-3.8.3-5", "MQTT-3.10.3-2")
 @pytest.mark.parametrize(
     ("packet", "codes"),
     [
@@ -146,6 +154,7 @@ def test_illegal_subscribes(broker5: Bench5, packet: bytes, codes: tuple[int, ..
     client.expect_disconnect(*codes)
 
 
+@level5_statement("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1")
 @pytest.mark.parametrize("text", ["a/#/b", "a+", "#a", ""])
 def test_illegal_filters(broker5: Bench5, text: str) -> None:
     """DISCONNECT, or 0x8F in SUBACK."""
@@ -155,6 +164,9 @@ def test_illegal_filters(broker5: Bench5, text: str) -> None:
     assert isinstance(found, wire5.Answer) and found.codes[0] in (0x8F, 0x81, 0x82)
 
 
+@level5_statement(
+    "MQTT-3.10.4-4", "MQTT-3.10.4-5", "MQTT-3.10.4-6", "MQTT-3.11.3-1", "MQTT-3.11.3-2"
+)
 def test_unsuback_says_what_was_there(brokers5: Bench5) -> None:
     """0x00 for a subscription, 0x11 for none."""
     client = brokers5.subscriber((brokers5.topic("a"), 1), (brokers5.topic("b"), 1))
@@ -163,6 +175,15 @@ def test_unsuback_says_what_was_there(brokers5: Bench5) -> None:
     assert client.unsubscribe(*filters).codes == (0x11, 0x11, 0x11)
 
 
+@level5_statement(
+    "MQTT-3.8.4-1",
+    "MQTT-3.8.4-2",
+    "MQTT-3.8.4-5",
+    "MQTT-3.8.4-6",
+    "MQTT-3.8.4-7",
+    "MQTT-3.9.3-1",
+    "MQTT-3.9.3-2",
+)
 def test_large_requests(broker5: Bench5) -> None:
     """Thousands of filters in one packet, answered one by one."""
     client = broker5.client()

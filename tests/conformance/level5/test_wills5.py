@@ -7,12 +7,14 @@ import time
 import pytest
 
 from tests.conformance.harness import unique
+from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
 from tests.support.wire5 import USER_PROPERTY, WILL_DELAY
 
 from .harness import Bench5
 
 
+@level5_statement("MQTT-3.1.2-7", "MQTT-3.1.2-8", "MQTT-3.1.3-10")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_will_has_its_properties(brokers5: Bench5, qos: int) -> None:
     """All but its delay."""
@@ -32,6 +34,7 @@ def test_will_has_its_properties(brokers5: Bench5, qos: int) -> None:
     assert sorted(found.properties, key=str) == sorted(properties, key=str)
 
 
+@level5_statement("MQTT-3.1.2-10", "MQTT-3.14.4-3")
 def test_disconnect_discards_the_will(brokers5: Bench5) -> None:
     """With reason code 0; 0x04 publishes it."""
     sub = brokers5.subscriber((brokers5.topic("will"), 1))
@@ -42,6 +45,7 @@ def test_disconnect_discards_the_will(brokers5: Bench5) -> None:
     sub.expect_publish(brokers5.topic("will"), b"gone")
 
 
+@level5_statement("MQTT-3.1.2-8")
 def test_will_is_delayed(brokers5: Bench5) -> None:
     """By its delay, where the session lives longer."""
     sub = brokers5.subscriber((brokers5.topic("will"), 1))
@@ -54,6 +58,7 @@ def test_will_is_delayed(brokers5: Bench5) -> None:
     assert 1.5 < time.monotonic() - dropped
 
 
+@level5_statement("MQTT-3.1.2-8")
 def test_will_of_a_session_that_ends(brokers5: Bench5) -> None:
     """Its session's end publishes it, whatever its delay."""
     sub = brokers5.subscriber((brokers5.topic("will"), 1))
@@ -67,6 +72,7 @@ def test_will_of_a_session_that_ends(brokers5: Bench5) -> None:
     sub.expect_publish(brokers5.topic("will"), b"gone")
 
 
+@level5_statement("MQTT-3.1.3-9")
 def test_client_that_returns_has_no_will(brokers5: Bench5) -> None:
     """A resumed session cancels the delayed will."""
     sub = brokers5.subscriber((brokers5.topic("will"), 1))
