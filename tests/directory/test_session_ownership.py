@@ -160,7 +160,7 @@ def test_a_session_moves(a: Node) -> None:
     assert b.host.sessions == {"x": b"state"}
     assert [("adopt", 2), ("a", ("home",))] == b.host.events
     assert not b.holdings.arriving
-    assert a.freeze("c") == MovedTo(node="b", incarnation=2)
+    assert a.take("c") == MovedTo(node="b", incarnation=2)
 
 
 def test_nobody_has_it() -> None:

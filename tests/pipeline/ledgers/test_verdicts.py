@@ -15,7 +15,7 @@ BACK = EpochTransition(apex="a", left=LogPosition(CHILD, 9), entered=LogPosition
 
 
 @pytest.mark.parametrize(
-    ("reaches", "passages", "expected"),
+    ("reaches", "transitions", "expected"),
     [
         ({CHILD: 5}, (), True),
         ({JournalId("a", 3): 0}, (), True),
