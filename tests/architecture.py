@@ -21,9 +21,9 @@ ARROWS = {
     "model": "",
     "mqtt/wire": "model",
     "core": "model mqtt/wire",
-    "delegation": "model mqtt/wire core",
-    "journal": "model mqtt/wire core delegation",
     "runtime": "model",
+    "delegation": "model mqtt/wire core runtime",
+    "journal": "model mqtt/wire core delegation",
     "config": "model",
     "storage": "model runtime config",
     "journal/store": "model mqtt/wire core delegation journal runtime storage",
@@ -43,7 +43,7 @@ ARROWS = {
     "edge/store": (
         "model mqtt/wire delegation runtime storage journal/store mqtt/session edge/routing rpc"
     ),
-    "data": "model journal runtime storage journal/store delegation/state edge/store",
+    "data": "model delegation journal runtime storage journal/store delegation/state edge/store",
     "authority/store": (
         "model mqtt/wire delegation journal runtime authority storage journal/store data"
     ),

@@ -219,7 +219,8 @@ def test_every_log_event_is_explained() -> None:
     """docs/operations.md has each event that the code logs above the level debug."""
     explained = (ROOT / "docs" / "operations.md").read_text()
     logged = re.compile(
-        r"(?:log\.(?:info|warning|error|critical)|[rR]eporter\.event)\(\s*\"([a-z_.]+)\""
+        r"(?:log\.(?:info|warning|error|critical)|[rR]eporter\.event|yield from (?:report|warn))"
+        r"\(\s*\"([a-z_.]+)\""
     )
     for file in sorted((ROOT / "txbroker").rglob("*.py")):
         for event in logged.findall(file.read_text()):

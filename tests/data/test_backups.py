@@ -14,7 +14,8 @@ import pytest
 from tests.support.apart import run_apart
 from txbroker.data import backups
 from txbroker.data.backups import LATEST, MARKER, SPREAD, Backups, Copied
-from txbroker.delegation.state.node_state import DataFolder, NodeState
+from txbroker.delegation.grant_state import NodeState
+from txbroker.delegation.state.node_state import DataFolder
 from txbroker.model.errors import StoreError
 
 NOW = 1_700_000_000.0

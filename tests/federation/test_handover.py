@@ -19,7 +19,7 @@ import pytest
 from tests.support.cluster import Cluster, on_loop
 from tests.support.load import Stream, check, stop_all
 from tests.support.mqttclient import Client, until
-from txbroker.delegation.rpc.timeouts import PROTOCOL_VERSION
+from txbroker.delegation.timeouts import PROTOCOL_VERSION
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 

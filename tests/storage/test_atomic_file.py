@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.recorders import cut
 from txbroker.delegation.delegation_table import Delegation, DelegationState
-from txbroker.delegation.state.received_zone_file import FORMAT, ReceivedZoneFile, StagedZone
-from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
+from txbroker.delegation.state.received_zone_file import FORMAT, ReceivedZoneFile
+from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, StagedZone, ZoneSnapshot
 from txbroker.model.errors import StoreError
 from txbroker.mqtt.wire.message import Message
 from txbroker.storage import atomic_file

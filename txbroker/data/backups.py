@@ -21,7 +21,8 @@ from pathlib import Path
 
 import attrs
 
-from txbroker.delegation.state.node_state import RESERVE, NodeState
+from txbroker.delegation.grant_state import NodeState
+from txbroker.delegation.state.node_state import RESERVE
 from txbroker.model.errors import StoreError
 from txbroker.storage import atomic_file
 from txbroker.storage.disk_watermark import measure

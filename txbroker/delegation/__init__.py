@@ -1,1 +1,1 @@
-"""Who serves which zone at which epoch: rules and values. Pure."""
+"""Who serves which zone at which epoch: rules, values and procedures. Pure."""

@@ -161,6 +161,18 @@ def has_room_for(table: DelegationTable, apexes: Iterable[str]) -> bool:
     return not new or table.apexes + new <= APEXES
 
 
+def kept_below(table: DelegationTable, apex: str, told: tuple[ZoneCut, ...]) -> tuple[ZoneCut, ...]:
+    """
+    Return the reported cuts below a child; the known ones if the table has no room for those.
+
+    The child serves on: it has room for the zones itself, and a refusal would fence it.
+    """
+    if has_room_for(table, (cut.apex for cut in told)):
+        return told
+    known = table.get(apex)
+    return () if known is None else known.below
+
+
 def _decide_held(
     table: DelegationTable, applicant: Applicant, held: Delegation, me: ZoneCut, left_out: int
 ) -> Decision:

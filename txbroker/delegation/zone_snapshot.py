@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from txbroker.delegation.delegation_table import DelegationState
+from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message, WillId
 
@@ -25,6 +27,9 @@ PART_BYTES = 1024 * 1024
 
 MarkKey = tuple[str, int, str, int]
 """(edge, incarnation, zone, stream): the publish stream of a duplicate mark."""
+
+Needs = dict[str, dict[JournalId, int]]
+"""By edge and part: the offset above which the edge's sessions need records."""
 
 _WILL = "will/"  # no node's name has a slash
 
@@ -108,3 +113,19 @@ class ReceivedZone:
         self.interests.extend(part.interests)
         self.delegations.extend(part.delegations)
         self.marks.update(part.marks)
+
+
+@attrs.frozen(kw_only=True)
+class StagedZone:
+    """
+    The received state of the zone `apex`.
+
+    `epoch`: the epoch at which this node shall serve the zone; for a hand-back, the epoch at which
+    the child served it. `needs`: the offsets of the zone's journal that edges still need.
+    """
+
+    apex: str
+    epoch: int
+    incoming: ReceivedZone
+    needs: Needs = attrs.field(factory=dict)
+    subtree: DelegationState = DelegationState()

@@ -16,6 +16,8 @@ from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLo
 from twisted.internet.protocol import Factory
 
 from txbroker.config import parse_address
+from txbroker.delegation.grant_state import KnownRoot
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import (
     check_address,
     check_below,
@@ -26,8 +28,6 @@ from txbroker.delegation.peer_checks import (
     check_predecessor,
 )
 from txbroker.delegation.state.lost_root import checked_root, root_to_wire
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.node_state import KnownRoot
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.formats import LinkFormats

@@ -13,9 +13,10 @@ from txbroker.data.backups import Backups
 from txbroker.delegation.rpc.copied_root import living_twin
 from txbroker.delegation.rpc.divergent_branch import DivergentBranch
 from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
-from txbroker.delegation.rpc.hand_back_parent import HandBackParent
+from txbroker.delegation.rpc.hand_back_server import HandBackServer
 from txbroker.delegation.rpc.join_client import JoinClient
 from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.rpc.stray_publishes import StrayCollector
 from txbroker.delegation.rpc.zone_reclaim import ZoneReclaim
 from txbroker.delegation.state.lost_root import LostRoot
@@ -76,6 +77,8 @@ class ControlPlane:
             channels=node_base.channels,
             zones=edge_role.edge.zones,
         )
+        self._departure = edge_role.departure()
+        self._runner = self._build_runner()
         self.collector = self._build_collector()
         self.parent = self._build_parent()
         self._take_back = self._build_take_back()
@@ -176,6 +179,16 @@ class ControlPlane:
 
     # building
 
+    def _build_runner(self) -> DelegationRunner:
+        node_base = self._node_base
+        return DelegationRunner(
+            node_grant=node_base.node_grant,
+            authority=self._authority,
+            committer=node_base.data_directory.committer,
+            channels=node_base.channels,
+            departure=self._departure,
+        )
+
     def _build_parent(self) -> JoinServer:
         node_base = self._node_base
         return JoinServer(
@@ -189,6 +202,7 @@ class ControlPlane:
             ownership=self._ownership,
             lost_root=self._lost_root,
             collector=self.collector,
+            runner=self._runner,
         )
 
     def _build_collector(self) -> StrayCollector:
@@ -201,15 +215,16 @@ class ControlPlane:
             publish=self._edge_role.edge.publish,
         )
 
-    def _build_take_back(self) -> HandBackParent:
+    def _build_take_back(self) -> HandBackServer:
         node_base = self._node_base
-        return HandBackParent(
+        return HandBackServer(
             node_grant=node_base.node_grant,
             authority=self._authority,
             lifecycle=None if self._owner is None else self._owner.holding,
             parent=self.parent,
             members=self._edge_role.members,
             data_directory=node_base.data_directory,
+            runner=self._runner,
             watermark=node_base.watermark,
             flush_queue=node_base.flush_queue,
             ownership=self._ownership,
@@ -220,7 +235,7 @@ class ControlPlane:
             node_grant=self._node_base.node_grant,
             authority=self._authority,
             parent=self.parent,
-            channels=self._node_base.channels,
+            runner=self._runner,
             ownership=self._ownership,
             on_granted=self._on_granted,
         )
@@ -235,7 +250,8 @@ class ControlPlane:
             channels=node_base.channels,
             data_directory=node_base.data_directory,
             retention=node_base.retention,
-            departure=self._edge_role.departure(),
+            departure=self._departure,
+            runner=self._runner,
             withdrawal=self._build_withdrawal,
             flush_queue=node_base.flush_queue,
             ownership=self._ownership,
@@ -248,9 +264,8 @@ class ControlPlane:
         node_base = self._node_base
         return EdgeRetirement(
             node_grant=node_base.node_grant,
-            members=self._edge_role.members,
-            channels=node_base.channels,
-            departure=self._edge_role.departure(),
+            departure=self._departure,
+            runner=self._runner,
             children=lambda: self.parent.children,
         )
 

@@ -12,15 +12,16 @@ import grpc.aio
 
 from txbroker.authority.authority import Authority
 from txbroker.data.backups import Backups
+from txbroker.delegation.hand_back_child import RetireError
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import AHEAD, check_name, check_near
+from txbroker.delegation.reclaim_parent import ReclaimError
 from txbroker.delegation.rpc.divergent_branch import DivergentBranch, DivergentError
-from txbroker.delegation.rpc.hand_back_parent import HandBackParent
+from txbroker.delegation.rpc.hand_back_server import HandBackServer
 from txbroker.delegation.rpc.join_client import JoinClient
 from txbroker.delegation.rpc.join_server import JoinServer
-from txbroker.delegation.rpc.node_retirement import RetireError
-from txbroker.delegation.rpc.zone_reclaim import ReclaimError, ZoneReclaim
+from txbroker.delegation.rpc.zone_reclaim import ZoneReclaim
 from txbroker.delegation.state.lost_root import LostRoot, root_to_wire
-from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.journal.history.held_journals import HoldingSessions
 from txbroker.journal.history.journal_reader import JournalReader
 from txbroker.link.listener import LinkListener
@@ -55,7 +56,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         node_grant: NodeGrant,
         authority: Authority | None,
         parent: JoinServer,
-        take_back: HandBackParent,
+        take_back: HandBackServer,
         reclaimer: ZoneReclaim,
         divergence: DivergentBranch,
         forgetter: MemberRemoval,

@@ -144,7 +144,6 @@ class EdgeRole:
             edge=self.edge,
             directory=self.directory,
             shell=self.directory_shell,
-            committer=self._node_base.data_directory.committer,
         )
 
     # building

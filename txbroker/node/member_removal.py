@@ -12,8 +12,8 @@ import asyncio
 
 import grpc.aio
 
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.rpc.join_server import JoinServer
-from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.directory.members import Member, Members
 from txbroker.directory.rpc.directory_service import Commit
 from txbroker.model.zone_cut import ZoneCut

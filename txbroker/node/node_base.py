@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from txbroker.config import Address, NodeConfig
 from txbroker.core import Router
 from txbroker.data import backups
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.node_state import DataFolder, NodeState
+from txbroker.delegation.grant_state import NodeState
+from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.state.node_state import DataFolder
 from txbroker.journal.store.part_renumber import renumber_parts, renumber_tables
 from txbroker.journal.store.retention import Retention
 from txbroker.model.counters import Counters
@@ -146,6 +148,7 @@ class NodeBase:
             state if made is None else backups.restored(state, time.time()),
             str(Address(config.dial_host, config.grpc.port)),
             None if config.parent is None else str(config.parent),
+            draw=secrets.randbelow,
         )
 
     def _build_disk(self, on_fatal: Callable[[str], None]) -> DataDirectory:

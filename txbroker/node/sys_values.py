@@ -19,7 +19,7 @@ import grpc.aio
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.sys_tree import FEDERATION
 from txbroker.journal.store.retention import Retention

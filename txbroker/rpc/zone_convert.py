@@ -10,15 +10,12 @@ from txbroker.delegation.delegation_table import Delegation, DelegationState
 from txbroker.delegation.peer_checks import check, check_snapshot
 from txbroker.delegation.resolution import AnswerKind, ZoneAnswer
 from txbroker.delegation.tree_walk import NodeAnswer
-from txbroker.delegation.zone_snapshot import EdgeInterest, ZoneSnapshot
+from txbroker.delegation.zone_snapshot import EdgeInterest, Needs, ZoneSnapshot
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.wire.message import Message
 from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.v1 import control_pb2, types_pb2
-
-Needs = dict[str, dict[JournalId, int]]
-"""By edge and part: the offset above which the edge's sessions need records."""
 
 
 def snapshot_to_wire(part: ZoneSnapshot) -> control_pb2.Snapshot:

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
+from txbroker.delegation.grant_state import KnownRoot
 from txbroker.delegation.state.lost_root import LostRoot
-from txbroker.delegation.state.node_state import KnownRoot
 from txbroker.v1 import control_pb2
 
 SAYS = control_pb2.ReadRequest(root=control_pb2.Root(zone="", epoch=1, identity="lost"))

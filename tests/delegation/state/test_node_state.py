@@ -17,7 +17,8 @@ import pytest
 from tests.support.recorders import cut
 from txbroker.data.data_repair import repair
 from txbroker.delegation.delegation_table import Delegation, DelegationState
-from txbroker.delegation.state.node_state import FORMAT, RESERVE, DataFolder, NodeState, StateText
+from txbroker.delegation.grant_state import NodeState
+from txbroker.delegation.state.node_state import FORMAT, RESERVE, DataFolder, StateText
 from txbroker.model.errors import StoreError
 from txbroker.storage.atomic_file import FileInDoubt
 

@@ -6,8 +6,8 @@ import asyncio
 
 import grpc.aio
 
-from txbroker.delegation.rpc.timeouts import ALIVE_EVERY
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.timeouts import ALIVE_EVERY
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_convert import members_to_wire
 from txbroker.rpc.channels import CALL_TIMEOUT, Channels

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import grpc.aio
 
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.rpc.channels import Channels
 from txbroker.v1 import control_pb2
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.journal.store.record_format import decode_records
 from txbroker.journal.store.retention import Retention

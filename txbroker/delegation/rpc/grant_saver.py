@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.model.errors import StoreError
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger

@@ -19,60 +19,42 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.peer_checks import (
-    check_above,
-    check_below,
-    check_ended,
-    check_epochs,
-    check_near,
-    check_predecessor,
-    check_subtree,
+from txbroker.delegation.hand_back_child import RetireError
+from txbroker.delegation.join_child import (
+    JoinChild,
+    Joined,
+    JoinEnd,
+    Moved,
+    NewParent,
+    ParentLost,
+    ParentStrange,
+    may_adopt,
 )
+from txbroker.delegation.join_rules import JoinRefused
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
-from txbroker.delegation.rpc.hand_back_child import HandBackChild
-from txbroker.delegation.rpc.node_retirement import NodeRetirement, RetireError
-from txbroker.delegation.rpc.snapshot_copy import receive
-from txbroker.delegation.rpc.timeouts import (
-    ALIVE_EVERY,
-    FIRST_PAUSE,
-    HANDOVER_STEP,
-    LONGEST_PAUSE,
-    LOST_AFTER,
-    PROTOCOL_VERSION,
-    SILENCE,
-)
+from txbroker.delegation.rpc.hand_back_client import HandBackClient
+from txbroker.delegation.rpc.join_convert import ChildEnd
+from txbroker.delegation.rpc.node_retirement import NodeRetirement
+from txbroker.delegation.rpc.parent_stream import ParentStream
+from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
-from txbroker.delegation.state.lost_root import checked_root, root_to_wire
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.node_state import KnownParent
-from txbroker.delegation.state.received_zone_file import StagedZone
-from txbroker.delegation.zone_snapshot import ReceivedZone
+from txbroker.delegation.timeouts import FIRST_PAUSE, LONGEST_PAUSE, LOST_AFTER
+from txbroker.delegation.zone_snapshot import StagedZone
 from txbroker.directory.members import Members
-from txbroker.directory.rpc.directory_convert import members_from_wire, members_to_wire
 from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import NoRoom, PeerError, StoreError
-from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.zone_cut import ZoneCut
-from txbroker.rpc.channels import CALL_TIMEOUT, Channels, stranger_in
-from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
-from txbroker.rpc.streams import (
-    STREAM_ERRORS,
-    brief,
-    describe,
-    open_stream,
-    read,
-    write,
-)
-from txbroker.rpc.zone_convert import checked_snapshot, ended_from_wire, subtree_from_wire
+from txbroker.rpc.channels import Channels, stranger_in
+from txbroker.rpc.link_convert import cut_from_wire
+from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, open_stream
+from txbroker.rpc.zone_convert import ended_from_wire
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger, log_limited
-from txbroker.v1 import control_pb2, types_pb2
-from txbroker.v1.control_pb2 import JoinRequest
+from txbroker.v1 import control_pb2
 
 log = get_logger()
 
@@ -82,11 +64,6 @@ MOVES_AT_ONCE = 20
 
 FULL_PAUSE = 60.0
 """Seconds until the next attempt to take a zone for which there was no room."""
-
-CUT_PAUSE = 0.0001
-"""
-Seconds between two reports of the cuts below, per cut: the parent reads every cut of a report.
-"""
 
 
 class JoinClient:
@@ -107,6 +84,7 @@ class JoinClient:
         data_directory: DataDirectory,
         retention: Retention,
         departure: NodeRetirement,
+        runner: DelegationRunner,
         withdrawal: Callable[[], EdgeRetirement],
         flush_queue: FlushQueue,
         ownership: asyncio.Lock,
@@ -114,6 +92,16 @@ class JoinClient:
         on_refused: Callable[[str, int], None],
         on_lineage: Callable[[], None],
     ) -> None:
+        self._procedure = JoinChild(node_grant, self)
+        self._runner = runner
+        self._stream = ParentStream(
+            node_grant=node_grant,
+            members=members,
+            flush_queue=flush_queue,
+            move=lambda parent: self._runner.run(self._procedure.move(parent)),
+            on_lineage=on_lineage,
+        )
+        self._again = asyncio.Event()
         self._node_grant = node_grant
         self._authority = authority
         self._lifecycle = lifecycle
@@ -127,9 +115,6 @@ class JoinClient:
         self._ownership = ownership
         self._on_granted = on_granted
         self._on_refused = on_refused
-        self._on_lineage = on_lineage
-        self._news = asyncio.Event()
-        self._told_below: tuple[object, ...] = ()
         self._is_retiring = False
         self._unsaved = ""
         self._stranger = ("", "")
@@ -140,10 +125,7 @@ class JoinClient:
         self._silent_since: float | None = None  # the time at which the parent's silence began
         # Requests to the parent are serialized. Otherwise the parent could answer an announcement
         # after the hand-back that followed, and read it as a claim to the zone.
-        self._router = asyncio.Lock()
-        self._again = asyncio.Event()
-        node_grant.when_changed(self._news.set)
-        members.when_changed(self._news.set)
+        self._requests = asyncio.Lock()
 
     # from the node
 
@@ -154,6 +136,7 @@ class JoinClient:
             parent = self._node_grant.parent
             assert parent is not None, "the root does not join"
             self._again.clear()
+            self._stream.is_ending = False
             ended = ""
             try:
                 ended = await self._join(parent)
@@ -179,7 +162,7 @@ class JoinClient:
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
                 continue
-            if ended == "lost":
+            if ended in ("lost", "ended"):
                 pause, moves = FIRST_PAUSE, 0
                 log.warning("join.disconnected", parent=parent)
             try:
@@ -198,44 +181,50 @@ class JoinClient:
 
     def _may_adopt(self, request: control_pb2.AdoptRequest) -> bool:
         node_grant = self._node_grant
-        if node_grant.parent is None or request.zone != node_grant.zone:
-            return False
+        claim = NewParent(
+            cut=cut_from_wire(request.parent),
+            identity=request.who.identity,
+            zone=request.zone,
+            epoch=request.epoch,
+            ended=ended_from_wire(request.ended),
+        )
         try:
-            (parent,) = self._lineage([request.parent])
-            ended = self._ended(request.ended)
+            if not may_adopt(node_grant, claim, self._joined_to[0]):
+                return False
         except PeerError as error:
             reason = brief(str(error))
             log_limited(
                 log.warning, "parent.invalid_message", peer=request.parent.node, reason=reason
             )
             return False
-        if node_grant.is_outdated(parent):
-            return False
-        # The new parent may know an outdated epoch of this zone. The old parent could not report a
-        # later one before it was replaced.
-        above = node_grant.lineage[-1] if node_grant.lineage else None
-        is_over = above is not None and ended.get(above.apex, 0) > above.epoch
-        if request.epoch != node_grant.epoch and not is_over:
-            return False
-        joined = self._joined_to[0]
-        if joined not in ("", parent.node) and not is_over:
-            # the joined parent lives and would announce a change itself; a stranger could call as
-            # well
-            return False
-        if node_grant.parent != request.parent.grpc:
+        if node_grant.parent != claim.cut.grpc:
             try:
-                node_grant.set_parent(parent, request.who.identity, ended)
+                node_grant.set_parent(claim.cut, claim.identity, claim.ended)
             except StoreError as error:
                 self._log_unsaved(error)
                 return False
-            log.info("parent.changed", parent=request.parent.node, address=request.parent.grpc)
+            log.info("parent.changed", parent=claim.cut.node, address=claim.cut.grpc)
         self.join_again()
         return True
 
     def join_again(self) -> None:
         """Ask the parent now, even if a request is under way."""
         self._again.set()
-        self._news.set()
+        self._stream.end()
+
+    # from the join procedure
+
+    def check_room(self, staged_zone: StagedZone) -> None:
+        """Refuse a zone with whose state a table here would pass its bound; raises `NoRoom`."""
+        assert self._lifecycle is not None
+        self._lifecycle.check_room(staged_zone)
+
+    def serve_grant(self) -> None:
+        """Serve the zone at the epoch of the node grant, from this turn on."""
+        self._on_granted()
+        self._flush_queue.end()
+
+    # from operators
 
     async def hand_back(self, zone: str, epoch: int) -> None:
         """
@@ -253,7 +242,7 @@ class JoinClient:
             else:
                 await self._hand_back(zone, epoch)
             self._is_retiring = True
-            self._news.set()
+            self._stream.end()
         finally:
             self._is_handing_back = False
 
@@ -267,15 +256,16 @@ class JoinClient:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         if (zone, epoch) != (authority.apex, authority.epoch):
             raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
-        await HandBackChild(
+        await HandBackClient(
             node_grant=node_grant,
             authority=authority,
             channels=self._channels,
             data_directory=self._data_directory,
             retention=self._retention,
             departure=self._departure,
+            runner=self._runner,
             flush_queue=self._flush_queue,
-            router=self._router,
+            requests=self._requests,
             ownership=self._ownership,
         ).run()
 
@@ -304,69 +294,45 @@ class JoinClient:
 
     async def _join(self, parent: str) -> str:
         """
-        Run one join stream; return the reason of its end: moved, refused, lost, strange, retired.
+        Run one join stream; return the reason of its end.
+
+        The reasons: moved, refused, lost, ended, strange, retired.
         """
         known = self._node_grant.known_parent
         stub = self._channels.stub(parent, "" if known is None else known.node)
         call = open_stream(stub.Join)
         try:
-            async with self._router:
+            async with self._requests:
                 if self._is_retiring:
                     return "retired"
-                ended = await self._run_stream(call, parent)
-            return ended or await self._serve_stream(call)
+                told = self._node_grant.table.below()
+                asking = self._procedure.ask(parent)
+                end = await self._runner.run(asking, ChildEnd(call, self._node_grant))
+                ended = self._note_end(parent, end)
+            ended = ended or await self._stream.run(call, told)
+            return "moved" if ended == "ended" and self._again.is_set() else ended
         finally:
             self._joined_to = ("", "", "")
             call.cancel()
 
-    async def _run_stream(self, call: Any, parent: str) -> str:
-        """
-        Run the stream from the announcement to the answer.
-
-        Return the reason of the stream's end, or "" if the stream stays open.
-        """
-        await write(call, JoinRequest(announce=self._announce()), CALL_TIMEOUT)
-        received_zone = ReceivedZone()
-        while True:
-            reply = await read(call, HANDOVER_STEP)
-            if reply is None:
-                return "lost"
-            if self._is_strange(reply):
-                self._log_stranger(parent, reply.who.node)
+    def _note_end(self, parent: str, end: JoinEnd) -> str:
+        """Return the reason of the stream's end, or "" if the stream stays open."""
+        match end:
+            case Joined(who=who):
+                self._unsaved, self._stranger = "", ("", "")
+                if who is not None:
+                    self._joined_to = (who.node, who.life, parent)
+                return ""
+            case Moved():
+                return "moved"
+            case JoinRefused(reason=reason, cut_off=cut_off):
+                self._on_refused(reason, cut_off)
+                return "refused"
+            case ParentStrange(peer=peer):
+                self._log_stranger(parent, peer)
                 return "strange"
-            match reply.WhichOneof("kind"):
-                case "snapshot":
-                    received_zone.merge(checked_snapshot(reply.snapshot, self._node_grant.cut.apex))
-                case "fence":
-                    await self._receive(received_zone, reply.fence)
-                    received = control_pb2.Received(epoch=reply.fence.grant)
-                    await write(call, JoinRequest(received=received), HANDOVER_STEP)
-                case "granted":
-                    self._granted(reply.granted)
-                    self._accept_parent(parent, reply)
-                    return ""
-                case "moved":
-                    self._move(reply.moved)
-                    return "moved"
-                case "refused":
-                    self._on_refused(reply.refused.reason, reply.refused.cut_off)
-                    return "refused"
-
-    def _is_strange(self, reply: control_pb2.JoinReply) -> bool:
-        """
-        True if another node than the parent sent this reply.
-
-        A node with the parent's name and zone is still the parent, even if its data was lost.
-        """
-        known = self._node_grant.known_parent
-        if known is None or not known.identity or known.identity == reply.who.identity:
-            return False
-        if reply.WhichOneof("kind") not in ("granted", "refused", "moved"):
-            return False  # such a reply decides nothing
-        if not reply.HasField("who"):  # an older node names itself only with a grant
-            lineage = reply.granted.lineage
-            return not lineage or (lineage[-1].node, lineage[-1].apex) != (known.node, known.zone)
-        return (reply.who.node, reply.who.zone) != (known.node, known.zone)
+            case ParentLost():
+                return "lost"
 
     def _log_stranger(self, parent: str, peer: str) -> None:
         # The stranger is asked again each second: the parent may come back there, or call this
@@ -381,193 +347,9 @@ class JoinClient:
                 " is the parent now, change `parent`",
             )
 
-    def _accept_parent(self, parent: str, reply: control_pb2.JoinReply) -> None:
-        self._stranger = ("", "")
-        self._joined_to = (reply.who.node, reply.who.life, parent)
-        who, before = reply.who, self._node_grant.known_parent
-        if not reply.HasField("who"):
-            return
-        if before is not None and before.identity not in ("", who.identity):
-            log.warning("parent.replaced", parent=parent, peer=who.node)
-        self._node_grant.record_parent(
-            KnownParent(grpc=parent, node=who.node, zone=who.zone, identity=who.identity)
-        )
-
-    async def _receive(self, received_zone: ReceivedZone, fence: control_pb2.Fence) -> None:
-        # The zone's state must be durable before the parent hears of it: after the parent's commit
-        # no other node has that state.
-        node_grant = self._node_grant
-        subtree = subtree_from_wire(fence.subtree)
-        check_subtree(node_grant.cut.apex, subtree, node_grant.known_epoch)
-        if fence.grant <= node_grant.epoch:
-            raise PeerError(f"epoch {fence.grant} is not above {node_grant.epoch}, which was held")
-        check_near("grant", fence.grant, node_grant.epoch)
-        before = LogPosition(JournalId(fence.zone, fence.epoch), fence.offset)
-        check_predecessor(
-            JournalId(node_grant.cut.apex, fence.grant), before, node_grant.known_epoch
-        )
-        received_zone.predecessor = (fence.zone, fence.epoch, fence.offset)
-        staged_zone = StagedZone(
-            apex=node_grant.cut.apex,
-            epoch=fence.grant,
-            incoming=received_zone,
-            subtree=subtree,
-        )
-        assert self._lifecycle is not None
-        self._lifecycle.check_room(staged_zone)
-        await receive(node_grant, staged_zone)
-        log.info("handover.received", zone=node_grant.zone, epoch=fence.grant)
-
-    def _announce(self) -> control_pb2.Announce:
-        node_grant = self._node_grant
-        below = node_grant.table.below()
-        self._told_below = below
-        return control_pb2.Announce(
-            version=PROTOCOL_VERSION,
-            node=node_grant.node,
-            owns_zone=node_grant.zone is not None,
-            zone=node_grant.zone or "",
-            grpc=node_grant.grpc,
-            incarnation=node_grant.incarnation,
-            last_epoch=node_grant.epoch,
-            below=[cut_to_wire(cut) for cut in below],
-            holds=node_grant.holds,
-            fenced=node_grant.fenced,
-            prepared=node_grant.prepared,
-            identity=node_grant.identity,
-            life=node_grant.life,
-            restored=node_grant.restored,
-            root=root_to_wire(node_grant.root),
-            granted_by=_granted_by(node_grant),
-        )
-
-    def _granted(self, granted: control_pb2.Granted) -> None:
-        node_grant = self._node_grant
-        lineage = self._lineage(granted.lineage)
-        ended = self._ended(granted.ended)
-        below = [cut_from_wire(cut) for cut in granted.below]
-        check_below(node_grant.zone or "", below)
-        check_epochs(((cut.apex, cut.epoch) for cut in below), node_grant.known_epoch)
-        check_near("epoch", granted.epoch, node_grant.epoch)
-        root = checked_root(granted, node_grant)
-        node_grant.grant(granted.epoch, lineage, ended, below)
-        node_grant.record_root(root)
-        self._on_granted()
-        self._flush_queue.end()
-        self._unsaved = ""
-        log.info("join.granted", zone=node_grant.zone, epoch=granted.epoch)
-
-    def _lineage(self, told: Iterable[types_pb2.Cut]) -> list[ZoneCut]:
-        """Return the zones above as the parent reports them; raises `PeerError`."""
-        lineage = [cut_from_wire(cut) for cut in told]
-        check_above(self._node_grant.zone, lineage)
-        check_epochs(((cut.apex, cut.epoch) for cut in lineage), self._node_grant.known_epoch)
-        return lineage
-
-    def _ended(self, told: Iterable[types_pb2.Gone]) -> dict[str, int]:
-        """
-        Return the ends of zones around this node's, as another node reports them; raises
-        `PeerError`.
-        """
-        ended = ended_from_wire(told)
-        check_ended(self._node_grant.zone, ended)
-        check_epochs(ended.items(), self._node_grant.known_epoch)
-        return ended
-
     def _log_unsaved(self, error: StoreError) -> None:
         # A change that was not saved (a full disk, say) has not happened. The join is tried again
         # each second, and logged once.
         if str(error) != self._unsaved:
             self._unsaved = str(error)
             log.error("state.write_failed", reason=self._unsaved)
-
-    def _move(self, moved: control_pb2.Moved) -> None:
-        (cut,) = self._lineage([moved.parent])
-        self._node_grant.set_parent(cut)
-        log.info("parent.changed", parent=moved.parent.node, address=moved.parent.grpc)
-
-    async def _serve_stream(self, call: Any) -> str:
-        """
-        Send signs of life and receive news until the stream ends; return the reason of the end.
-        """
-        talker = asyncio.ensure_future(self._talk_to_the_end(call))
-        try:
-            while True:
-                try:
-                    reply = await read(call, SILENCE)
-                except PeerError:
-                    raise
-                except STREAM_ERRORS:
-                    return "lost"
-                if reply is None:
-                    return "lost"
-                match reply.WhichOneof("kind"):
-                    case "lineage":
-                        self._node_grant.set_lineage(self._lineage(reply.lineage.lineage))
-                        self._on_lineage()
-                        self._flush_queue.end()
-                    case "members":
-                        self._apply_news(reply.members, call)
-                        self._flush_queue.end()
-                    case "moved":
-                        self._move(reply.moved)
-                        return "moved"
-                if talker.done():
-                    return "moved" if self._again.is_set() else "lost"
-        finally:
-            talker.cancel()
-
-    def _apply_news(self, told: control_pb2.Members, call: Any) -> None:
-        members = members_from_wire(told)
-        mine = self._members.get(self._members.name)
-        if mine is not None and any(
-            member.removed and member.name == mine.name and member.version > mine.version
-            for member in members
-        ):
-            log.warning("member.rejoined", reason="it was forgotten, and joins anew")
-        if told.complete:
-            self._members.merge_list(members, call)
-        else:
-            self._members.merge(members, call)
-
-    async def _talk_to_the_end(self, call: Any) -> None:
-        try:
-            await self._talk(call)
-        except STREAM_ERRORS:
-            pass  # the reader of the stream sees its end, too
-
-    async def _talk(self, call: Any) -> None:
-        told_members = 0
-        now = asyncio.get_running_loop().time
-        wait, due = ALIVE_EVERY, now()
-        while not self._is_retiring and not self._again.is_set():
-            try:
-                await asyncio.wait_for(self._news.wait(), wait)
-                self._news.clear()
-            except TimeoutError:
-                pass
-            while not self._members.is_told(told_members):
-                news, told_members = self._members.news_since(told_members, call)
-                if news:
-                    members = members_to_wire(news, complete=False)
-                    await write(call, JoinRequest(members=members), SILENCE)
-            below = self._node_grant.table.below()
-            wait = ALIVE_EVERY
-            if below == self._told_below:
-                await write(call, JoinRequest(alive=control_pb2.Alive()), SILENCE)
-            elif now() < due:
-                wait = due - now()
-            else:
-                due = now() + min(len(below) * CUT_PAUSE, LONGEST_PAUSE)
-                self._told_below = below
-                wire = [cut_to_wire(cut) for cut in below]
-                told = control_pb2.Below(below=wire, epoch=self._node_grant.epoch)
-                await write(call, JoinRequest(below=told), SILENCE)
-
-
-def _granted_by(node_grant: NodeGrant) -> control_pb2.PartRef | None:
-    """Return the last parent's zone at the epoch that the parent last reported."""
-    if not node_grant.lineage:
-        return None
-    parent = node_grant.lineage[-1]
-    return control_pb2.PartRef(zone=parent.apex, epoch=parent.epoch)

@@ -13,8 +13,8 @@ from typing import Any
 from txbroker.core import StoredRecords
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.peer_checks import check_part, check_records
-from txbroker.delegation.rpc.timeouts import HANDOVER_STEP
 from txbroker.delegation.state.staged_journal import StagedJournal
+from txbroker.delegation.timeouts import HANDOVER_STEP
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.journal.store.record_format import read_marks
 from txbroker.model.errors import PeerError, StoreError
@@ -143,10 +143,15 @@ class JournalReceiver:
         known: Callable[[str], int],
     ) -> None:
         self.parts: list[JournalId] = []
+        self.is_committed = False
         self._known = known
         self._arriving = arriving
         self._given = given
         self._is_full = is_full
+
+    def close(self) -> None:
+        """Close the files: no batch follows."""
+        self._arriving.close()
 
     async def receive(self, request: HandBackRequest) -> bool:
         """

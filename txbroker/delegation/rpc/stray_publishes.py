@@ -18,9 +18,9 @@ from functools import partial
 
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.rpc.snapshot_copy import settled
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.node_state import Strays
+from txbroker.delegation.grant_state import Strays
+from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.procedure_runner import settled
 from txbroker.journal.zone_journal import Record
 from txbroker.model.errors import StoreError
 from txbroker.model.log_position import JournalId

@@ -16,9 +16,9 @@ from __future__ import annotations
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.join_rules import APEXES, has_room_for
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import epochs_of
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.received_zone_file import StagedZone
+from txbroker.delegation.zone_snapshot import StagedZone
 from txbroker.edge.local.local_link import LocalLink
 from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import NoRoom, StoreError

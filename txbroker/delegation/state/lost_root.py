@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txbroker.delegation.peer_checks import check_near
-from txbroker.delegation.state.node_grant import NodeGrant
-from txbroker.delegation.state.node_state import KnownRoot
+from txbroker.delegation.grant_state import KnownRoot
+from txbroker.delegation.join_child import check_root
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.model.errors import PeerError, StoreError
 from txbroker.rpc.streams import brief
 from txbroker.runtime.structured_log import get_logger, log_limited
@@ -81,17 +81,15 @@ def root_to_wire(root: KnownRoot | None) -> control_pb2.Root | None:
     return control_pb2.Root(zone=root.zone, epoch=root.epoch, identity=root.identity)
 
 
-def checked_root(says: Any, node_grant: NodeGrant) -> KnownRoot | None:
-    """
-    Return the root that the message names; None: no root, or an older node's message.
-
-    Raises `PeerError` if the root's epoch is far above the known epochs: no true root would be
-    believed after such a lie.
-    """
+def root_from_wire(says: Any) -> KnownRoot | None:
+    """Return the root that a message names; None: no root, or an older node's message."""
     if not says.HasField("root") or not says.root.identity:
         return None
-    told = KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
-    heard = node_grant.root
-    known = heard.epoch if heard is not None and heard.zone == told.zone else 0
-    check_near("root.epoch", told.epoch, max(known, node_grant.known_epoch(told.zone)))
+    return KnownRoot(zone=says.root.zone, epoch=says.root.epoch, identity=says.root.identity)
+
+
+def checked_root(says: Any, node_grant: NodeGrant) -> KnownRoot | None:
+    """Return the root that a message names, checked; raises `PeerError`."""
+    told = root_from_wire(says)
+    check_root(node_grant, told)
     return told

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 from google.protobuf.message import DecodeError
 
-from txbroker.delegation.delegation_table import DelegationState
-from txbroker.delegation.zone_snapshot import ReceivedZone, ZoneSnapshot, in_parts
+from txbroker.delegation.zone_snapshot import ReceivedZone, StagedZone, ZoneSnapshot, in_parts
 from txbroker.model.errors import StoreError
 from txbroker.rpc.zone_convert import (
-    Needs,
     needs_from_wire,
     needs_to_wire,
     snapshot_from_wire,
@@ -30,22 +27,6 @@ from txbroker.v1 import control_pb2, store_pb2
 
 FORMAT = 1
 """Version of the file; a start refuses a newer one."""
-
-
-@attrs.frozen(kw_only=True)
-class StagedZone:
-    """
-    The received state of the zone `apex`.
-
-    `epoch`: the epoch at which this node shall serve the zone; for a hand-back, the epoch at which
-    the child served it. `needs`: the offsets of the zone's journal that edges still need.
-    """
-
-    apex: str
-    epoch: int
-    incoming: ReceivedZone
-    needs: Needs = attrs.field(factory=dict)
-    subtree: DelegationState = DelegationState()
 
 
 class ReceivedZoneFile:

@@ -14,7 +14,7 @@ import attrs
 
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.state.node_grant import NodeGrant
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.model.log_position import JournalId
 

@@ -19,9 +19,9 @@ import grpc.aio
 from txbroker.authority.authority import Authority
 from txbroker.core import StoredRecords
 from txbroker.data.data_directory import DataDirectory
+from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import check_cut, check_passages, check_records
 from txbroker.delegation.state.lost_root import root_to_wire
-from txbroker.delegation.state.node_grant import NodeGrant
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.journal_read_cache import SPAN, ReadFailure
 from txbroker.journal.store.record_format import to_batch

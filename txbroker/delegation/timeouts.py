@@ -16,6 +16,9 @@ of life after which a child counts as away. `HANDOVER_STEP`: seconds in which th
 finish one step of a handover.
 """
 
+ANNOUNCE_STEP = 2.0
+"""Seconds in which a parent must accept an announcement."""
+
 DRAIN_PATIENCE = 15.0
 """Seconds that a retiring node waits for progress of its clients' publishes."""
 

@@ -9,19 +9,24 @@ import pytest
 
 from tests.support.apart import run_apart
 from txbroker.delegation.delegation_table import DelegationTable
-from txbroker.delegation.rpc.hand_back_parent import HandBackParent
-from txbroker.delegation.state.received_zone_file import StagedZone
-from txbroker.delegation.zone_snapshot import mark_of_will
+from txbroker.delegation.hand_back_messages import HandBackOffer
+from txbroker.delegation.hand_back_parent import HandBackParent
+from txbroker.delegation.procedure import Procedure
+from txbroker.delegation.rpc.hand_back_convert import TakeBackEnd
+from txbroker.delegation.rpc.journal_transfer import JournalReceiver
+from txbroker.delegation.rpc.procedure_runner import DelegationRunner
+from txbroker.delegation.zone_snapshot import StagedZone, mark_of_will
 from txbroker.journal.store.record_format import encode_records
 from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
 from txbroker.rpc.link_convert import mark_to_wire
 from txbroker.storage.segment import FORMAT
 from txbroker.v1 import control_pb2
-from txbroker.v1.control_pb2 import HandBackBegin, HandBackRequest
+from txbroker.v1.control_pb2 import HandBackRequest
 
-BEGIN = HandBackBegin(node="n", zone="a", epoch=1)
+OFFER = HandBackOffer(node="n", zone="a", epoch=1)
 FENCE = HandBackRequest(fence=control_pb2.Fence(zone="a", epoch=1, offset=5))
 ALIVE = HandBackRequest(alive=control_pb2.Alive())
 COPIED = HandBackRequest(copied=control_pb2.Copied())
@@ -58,33 +63,38 @@ class Parent:
     """The owner of the root zone, which is at offset 10 and has delegated `a`."""
 
     def __init__(self) -> None:
-        table = DelegationTable("")
-        table.commit(ZoneCut(apex="a", epoch=1, node="n", grpc="127.0.0.1:1"))
-        self.space = SimpleNamespace(is_full=False)
+        self.table = DelegationTable("")
+        self.table.commit(ZoneCut(apex="a", epoch=1, node="n", grpc="127.0.0.1:1"))
+        self.is_full = False
         self.arriving = Arriving()
-        authority = SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10)
         fakes: dict[str, Any] = {
-            "node_grant": SimpleNamespace(table=table, known_epoch=table.epoch_of),
-            "authority": authority,
-            "data_directory": SimpleNamespace(journals=SimpleNamespace(parts={})),
-            "watermark": self.space,
+            "node_grant": SimpleNamespace(table=self.table, known_epoch=self.table.epoch_of),
+            "zone": SimpleNamespace(serving=True, apex="", epoch=1, offset=10, delivered=10),
+            "node": SimpleNamespace(parts_within=lambda apex: frozenset()),
+            "ownership": None,
         }
-        others = ("lifecycle", "parent", "members", "flush_queue", "ownership")
-        self.take_back = HandBackParent(**fakes, **dict.fromkeys(others, cast(Any, None)))
+        self.procedures = HandBackParent(**fakes)
 
     def take(
         self, *said: HandBackRequest, then: tuple[HandBackRequest, ...] = (FENCE,)
     ) -> StagedZone:
         """The journal, and what comes behind it."""
+        journal = JournalReceiver(
+            cast(Any, self.arriving),
+            JournalId("a", 1),
+            is_full=lambda: self.is_full,
+            known=self.table.epoch_of,
+        )
 
-        async def scenario() -> StagedZone:
-            journal = self.take_back.journal_of(BEGIN, cast(Any, self.arriving))
-            context = cast(Any, Child(*said, COPIED, *then))
-            await self.take_back._receive_journal(BEGIN, journal, context)
-            staged_zone, _ = await self.take_back._receive_rest(BEGIN, journal, context)
+        def receiving() -> Procedure[StagedZone]:
+            yield from self.procedures._receive_journal(OFFER)
+            staged_zone, _ = yield from self.procedures._receive_state(OFFER, journal)
             return staged_zone
 
-        return run_apart(scenario())
+        end = TakeBackEnd(Child(*said, COPIED, *then), "a", journal)
+        others = ("node_grant", "authority", "committer", "channels", "departure")
+        runner = DelegationRunner(**dict.fromkeys(others, cast(Any, None)))
+        return run_apart(runner.run(receiving(), end))
 
 
 def batch() -> HandBackRequest:
@@ -110,7 +120,7 @@ def test_a_journal_that_fills_the_disk_ends_the_hand_back() -> None:
     """Whatever size was announced: publishes here would wait for as long as the child goes on."""
     parent = Parent()
     parent.take(PART, batch(), ALIVE)
-    parent.space.is_full = True
+    parent.is_full = True
     with pytest.raises(StoreError, match="no room for the rest"):
         parent.take(PART, batch())
     assert 1 == parent.arriving.count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import randbelow
 
 import attrs
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from tests.support.recorders import cut
 from txbroker.data.backups import restored
 from txbroker.delegation.delegation_table import Delegation, DelegationState
-from txbroker.delegation.state.node_grant import ROOT_EPOCH, NodeGrant
-from txbroker.delegation.state.node_state import DataFolder, KnownRoot, NodeState, Strays
-from txbroker.delegation.state.received_zone_file import StagedZone
-from txbroker.delegation.zone_snapshot import ReceivedZone, ZoneSnapshot
+from txbroker.delegation.grant_state import KnownRoot, NodeState, Strays
+from txbroker.delegation.node_grant import ROOT_EPOCH, NodeGrant
+from txbroker.delegation.state.node_state import DataFolder
+from txbroker.delegation.zone_snapshot import ReceivedZone, StagedZone, ZoneSnapshot
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.errors import PeerError, StoreError
 from txbroker.model.log_position import JournalId, LogPosition
@@ -57,7 +58,7 @@ class Disk:
         self, zone: str | None = "garage", parent: str | None = "home:1", node: str = "garage"
     ) -> NodeGrant:
         state = self.folder.load(node, zone)
-        return NodeGrant(self.folder, state, f"{node}:1", parent)
+        return NodeGrant(self.folder, state, f"{node}:1", parent, draw=randbelow)
 
     def load(self, zone: str | None = "garage", node: str = "garage") -> NodeState:
         return self.folder.load(node, zone)
@@ -279,7 +280,7 @@ def test_epoch_that_the_node_has_nothing_of_is_not_served(disk: Disk, epoch: int
 
 def copied(disk: Disk, zone: str, parent: str | None) -> NodeGrant:
     state = restored(disk.load(zone), 0.0)
-    return NodeGrant(disk.folder, state, "garage:1", parent)
+    return NodeGrant(disk.folder, state, "garage:1", parent, draw=randbelow)
 
 
 @pytest.mark.parametrize("epoch", [3, 4])

@@ -1,0 +1,101 @@
+"""
+Crash and message loss between any two steps of a join, a handover and a hand-back.
+
+Whatever happens at whichever moment: one node serves a topic at a time, an epoch has one owner, no
+acknowledged publish is lost, and when the faults are over the node that shall have the zone has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.delegation.simulated_tree import Fault, Tree
+
+KINDS = ("kill", "break", "full", "crowd")
+NODES = ("root", "child")
+HEALED = 60.0
+"""Seconds in which a tree heals: some steps have ten seconds for an answer that was lost."""
+
+
+def check_joined(tree: Tree) -> None:
+    """The child serves the zone, and what was acknowledged is there."""
+    root, child = tree.root, tree.child
+    assert child.zone.accepts("z/x") and not root.zone.accepts("z/x")
+    delegated = root.node_grant.table.get("z")
+    assert delegated is not None and delegated.cut.epoch == child.zone.epoch
+    assert tree.value() >= tree.acknowledged > 10
+    assert child.node_grant.absorbing is None
+    committed = [fields for name, fields in root.log if name == "handover.committed"]
+    assert [fields["epoch"] for fields in committed] in ([], [child.zone.epoch])
+
+
+def check_returned(tree: Tree) -> None:
+    """The root serves the zone, and what was acknowledged is there; the child has ended."""
+    root, child = tree.root, tree.child
+    assert not child.is_up and (child.disk.state.fenced or not child.disk.state.serving)
+    assert root.zone.accepts("z/x") and root.node_grant.table.get("z") is None
+    assert tree.value() >= tree.acknowledged > 10
+    assert root.node_grant.absorbing is None
+
+
+def join(*faults: Fault, seed: int) -> Tree:
+    """Start the tree."""
+    tree = Tree(seed, *faults)
+    tree.start()
+    return tree
+
+
+def retire(*faults: Fault, seed: int) -> Tree:
+    """Let the child retire after it has joined."""
+    tree = join(seed=seed)
+    tree.clock.run(2.0)
+    check_joined(tree)
+    tree.arm(faults)
+    tree.retire_child()
+    return tree
+
+
+FLOWS = {
+    "join": (join, check_joined, {"root SendMessage", "child SaveReceivedZone", "root saved"}),
+    "retire": (retire, check_returned, {"child SendMessage", "root AwaitStored", "root saved"}),
+}
+"""Of each flow: how it begins, how it must end, and some moments that it has to pass."""
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_each_moment(kind: str, node: str, flow: str) -> None:
+    """A fault before the parent's commit rolls back, one after the commit rolls forward."""
+    begin, check, expected = FLOWS[flow]
+    places = set()
+    for at in itertools.count(1):
+        # All trees have one history up to the fault, so no moment is left out.
+        tree = begin(Fault(kind, node, at), seed=1)
+        tree.clock.run(HEALED)
+        check(tree)
+        if not tree.struck:
+            break
+        places.add(tree.struck[0].place)
+    assert expected <= places
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(sorted(FLOWS)),
+    st.integers(0, 2**32),
+    st.lists(
+        st.builds(Fault, st.sampled_from(KINDS), st.sampled_from(NODES), st.integers(1, 60)),
+        max_size=6,
+    ),
+)
+def test_several_faults(flow: str, seed: int, faults: list[Fault]) -> None:
+    """A node may die again while another fault heals."""
+    begin, check, _ = FLOWS[flow]
+    tree = begin(*faults, seed=seed)
+    tree.clock.run(5 * HEALED)
+    check(tree)
