@@ -150,11 +150,8 @@ class EdgeRole:
 
     def _build_edge(self) -> Edge:
         node_base = self._node_base
-        tables, flush_queue, worker = (
-            node_base.data_directory.tables,
-            node_base.flush_queue,
-            self._worker,
-        )
+        tables = node_base.data_directory.tables
+        flush_queue, worker = node_base.flush_queue, self._worker
         return Edge(
             name=node_base.config.node,
             incarnation=node_base.node_grant.incarnation,
