@@ -45,7 +45,14 @@ from txbroker.mqtt.wire.properties import (
 )
 from txbroker.mqtt.wire.reason_codes import LEGAL_CODES
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
-from txbroker.mqtt.wire.subscription_options import SubscriptionOptions
+from txbroker.mqtt.wire.subscription_options import (
+    AS_PUBLISHED,
+    DELIVERY_BITS,
+    NO_LOCAL,
+    QOS_BITS,
+    check_options,
+    retain_handling,
+)
 
 LIMIT = 1 << 20
 
@@ -216,14 +223,13 @@ def test_slices_are_refused_by_the_same_rule(row: Illegal) -> None:
 
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x06, 0x09, 0x12, 0x2E])
 def test_options_are_their_byte(byte: int) -> None:
-    options = SubscriptionOptions.from_byte(byte)
+    check_options(byte)
 
-    assert byte == options.byte
     assert (byte & 3, byte >> 2 & 1, byte >> 3 & 1, byte >> 4) == (
-        options.qos,
-        options.no_local,
-        options.retain_as_published,
-        options.retain_handling,
+        byte & QOS_BITS,
+        byte & NO_LOCAL != 0,
+        byte & AS_PUBLISHED != 0,
+        retain_handling(byte),
     )
 
 
@@ -349,8 +355,11 @@ def auths(draw: st.DrawFn) -> Auth:
 
 
 options = st.builds(
-    SubscriptionOptions, qualities, st.booleans(), st.booleans(), st.integers(0, 2)
-).map(lambda options: options.byte)
+    lambda qos, delivery, handling: qos | delivery | handling << 4,
+    qualities,
+    st.sampled_from([0, NO_LOCAL, AS_PUBLISHED, DELIVERY_BITS]),
+    st.integers(0, 2),
+)
 some_filters = st.lists(filters, min_size=1, max_size=4)
 
 packets = st.one_of(

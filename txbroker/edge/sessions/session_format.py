@@ -22,18 +22,13 @@ from txbroker.delegation.peer_checks import (
 )
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.cursor import (
-    AS_PUBLISHED,
-    NO_LOCAL,
-    Cursor,
-    MergedPart,
-    Subscription,
-)
+from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
 from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_4
+from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS
 from txbroker.v1 import state_pb2
 
 MOST_IDENTIFIER: Final = 268_435_455
@@ -265,7 +260,7 @@ def check_move(value: bytes) -> None:
     identifiers += (entry.identifier for entry in session.subscriptions if entry.identifier)
     if not all(0 < identifier <= MOST_IDENTIFIER for identifier in identifiers):
         raise PeerError("a subscription identifier that no client can set")
-    if any(entry.options & ~(NO_LOCAL | AS_PUBLISHED) for entry in session.subscriptions):
+    if any(entry.options & ~DELIVERY_BITS for entry in session.subscriptions):
         raise PeerError("subscription options that are not kept")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Set
 from functools import partial
-from typing import Final
 
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.delivery import Delivery
@@ -24,14 +23,16 @@ from txbroker.edge.sessions.sys_tree import SysTree
 from txbroker.model.reporter import Reporter
 from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys
-from txbroker.mqtt.session.cursor import AS_PUBLISHED, NO_LOCAL, Subscription
+from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Subscribe
+from txbroker.mqtt.wire.subscription_options import (
+    DELIVERY_BITS,
+    NO_LOCAL,
+    QOS_BITS,
+    retain_handling,
+)
 from txbroker.runtime.equal_timeouts import EqualTimeouts
-
-QOS_BITS: Final = 0x03
-KEPT_OPTIONS: Final = NO_LOCAL | AS_PUBLISHED
-"""Bits of the options byte in SUBSCRIBE that a subscription has (MQTT 5.0, section 3.8.3.1)."""
 
 
 class Subscriptions:
@@ -236,7 +237,7 @@ class Subscriptions:
         known = session.subscriptions.get(topic_filter)
         if known is not None:
             is_less = options & QOS_BITS < known.qos
-            known.grant(options & QOS_BITS, options & KEPT_OPTIONS, identifier)
+            known.grant(options & QOS_BITS, options & DELIVERY_BITS, identifier)
             session.is_special = session.is_special or known.is_special
             self._note_options(known)
             if is_less and self._ledger_writer is not None:
@@ -304,7 +305,7 @@ class Subscriptions:
 
 
 def _new(topic_filter: str, options: int, identifier: int) -> Subscription:
-    kept = options & KEPT_OPTIONS
+    kept = options & DELIVERY_BITS
     return Subscription(topic_filter, options & QOS_BITS, options=kept, identifier=identifier)
 
 
@@ -315,5 +316,5 @@ def _identifier_of(packet: Subscribe) -> int:
 
 def _wants_retained(options: int, is_fresh: bool) -> bool:
     """True if the retain handling of the options asks for retained messages."""
-    handling = options >> 4 & 3
+    handling = retain_handling(options)
     return handling == 0 or (handling == 1 and is_fresh)

@@ -13,10 +13,7 @@ from txbroker.core import Target
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
 from txbroker.mqtt.wire.message import Message
-
-NO_LOCAL: Final = 0x04
-AS_PUBLISHED: Final = 0x08
-"""Bits of a subscription's options (MQTT 5.0, section 3.8.3.1)."""
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
 
 _NONE_PENDING: Final[frozenset[str]] = frozenset()
 _NO_STARTS: Final[Mapping[JournalId, int]] = MappingProxyType({})
@@ -30,7 +27,7 @@ class Subscription:
     - `pending`: the apexes of zones that have not confirmed; messages of these zones do not count.
     - `starts`: the offsets at which zones confirmed; the subscription gets only later records
       (protocol rule 9).
-    - `options`: the bits of its options byte that delivery needs (`NO_LOCAL`, `AS_PUBLISHED`).
+    - `options`: the bits of its options byte that delivery needs (`DELIVERY_BITS`).
     - `identifier`: the subscription identifier of the client, 0 for none.
     - `held`: messages that no journal has, with their RETAIN, until the SUBACK has left; None: the
       SUBACK has left.

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from txbroker.mqtt.session.cursor import AS_PUBLISHED, NO_LOCAL, Subscription
+from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED, NO_LOCAL
 
 
 class Match(NamedTuple):

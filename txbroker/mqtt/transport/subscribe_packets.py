@@ -12,7 +12,6 @@ from typing import Final
 
 import attrs
 
-from txbroker.edge.sessions.subscriptions import QOS_BITS
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.wire.decoder import (
@@ -25,6 +24,7 @@ from txbroker.mqtt.wire.packets import LEVEL_5, Suback, Subscribe, Unsuback, Uns
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import SUBACK_FAILURE, ProtocolViolation
+from txbroker.mqtt.wire.subscription_options import QOS_BITS
 from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()

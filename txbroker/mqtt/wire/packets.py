@@ -154,8 +154,8 @@ class Subscribe:
     """
     Section 3.8. `filters` has pairs of topic filter and requested QoS, at least one.
 
-    At level 5, the second of a pair is the byte of `SubscriptionOptions`. The class is not frozen,
-    for the reason that `Publish` is not.
+    At level 5, the second of a pair is the options byte (`subscription_options`). The class is not
+    frozen, for the reason that `Publish` is not.
     """
 
     packet_id: int
