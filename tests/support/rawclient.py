@@ -15,7 +15,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from . import wire
 from .wire import (
@@ -37,6 +37,8 @@ TIMEOUT = 30.0  # seconds; only a failing test ever waits that long
 
 Address = tuple[str, int]
 
+Received = TypeVar("Received")
+
 
 class ConnectionEnded(AssertionError):
     """
@@ -44,7 +46,7 @@ class ConnectionEnded(AssertionError):
     """
 
 
-class RawClient:
+class RawConnection(Generic[Received]):
     """
     One TCP connection to a broker, from the host `source` if one is given. Opening sends nothing.
     """
@@ -52,13 +54,11 @@ class RawClient:
     def __init__(self, address: Address, *, timeout: float = TIMEOUT, source: str = "") -> None:
         self.address = address
         self.timeout = timeout
-        self.client_id: str | bytes = ""
-        self.session_present = False  # of the last CONNACK
         origin = (source, 0) if source else None
         self._socket = socket.create_connection(address, timeout, origin)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
-        self._kept: deque[Packet] = deque()  # read while waiting for something else
+        self._kept: deque[Received] = deque()  # read while waiting for something else
         self._ids: Iterator[int] = itertools.cycle(range(1, 65_536))
 
     def __enter__(self) -> Self:
@@ -79,6 +79,94 @@ class RawClient:
         except ConnectionError:
             pass
 
+    def next_id(self) -> int:
+        """A packet identifier that this client has not used for long."""
+        return next(self._ids)
+
+    # reading
+
+    def receive(self, timeout: float | None = None) -> Received:
+        """
+        The next packet. Fails when none comes in time or the server closes.
+        """
+        if self._kept:
+            return self._kept.popleft()
+        return self._read(timeout)
+
+    def expect_closed(self, timeout: float | None = None) -> None:
+        """
+        The server closes the connection and sends nothing more before that.
+        """
+        assert not self._kept, f"unread: {self._kept[0]}"
+        try:
+            found = self._read(timeout)
+        except ConnectionEnded:
+            assert not self._buffer, f"closed inside a packet: {self._buffer.hex()}"
+            return
+        raise AssertionError(f"expected the connection to be closed, got {found}")
+
+    # ending
+
+    def drop(self) -> list[Received]:
+        """
+        End without DISCONNECT and wait until the server has noticed; what it still sent.
+        """
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        return self._drain()
+
+    def close(self) -> None:
+        """Close at once; harmless when closed already."""
+        self._socket.close()
+
+    # internal
+
+    def _drain(self) -> list[Received]:
+        found = list(self._kept)
+        self._kept.clear()
+        try:
+            while True:
+                found.append(self._read(None))
+        except ConnectionEnded:
+            self.close()
+        return found
+
+    def _read(self, timeout: float | None) -> Received:
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            found = self._cut()
+            if found is not None:
+                return found
+            left = deadline - time.monotonic()
+            assert left > 0, "nothing came in time"
+            self._socket.settimeout(left)
+            try:
+                data = self._socket.recv(65_536)
+            except TimeoutError:
+                raise AssertionError("nothing came in time") from None
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise ConnectionEnded("the server closed the connection")
+            self._buffer += data
+
+    def _cut(self) -> Received | None:
+        """Take the first whole packet off the buffer, None when there is none yet."""
+        raise NotImplementedError
+
+
+class RawClient(RawConnection[Packet]):
+    """A client of MQTT 3.1.1 on a connection of its own."""
+
+    def __init__(self, address: Address, *, timeout: float = TIMEOUT, source: str = "") -> None:
+        super().__init__(address, timeout=timeout, source=source)
+        self.client_id: str | bytes = ""
+        self.session_present = False  # of the last CONNACK
+
+    # sending
+
     def trickle(self, data: bytes, pause: float = 0.001) -> None:
         """
         Byte by byte, with a pause so that the server sees as many reads as it can.
@@ -86,10 +174,6 @@ class RawClient:
         for value in data:
             self.send(bytes([value]))
             time.sleep(pause)
-
-    def next_id(self) -> int:
-        """A packet identifier that this client has not used for long."""
-        return next(self._ids)
 
     # conversations
 
@@ -157,14 +241,6 @@ class RawClient:
 
     # reading
 
-    def receive(self, timeout: float | None = None) -> Packet:
-        """
-        The next packet. Fails when none comes in time or the server closes.
-        """
-        if self._kept:
-            return self._kept.popleft()
-        return self._read(timeout)
-
     def has_input(self, timeout: float) -> bool:
         """
         True if something has come, or the end of the connection, within `timeout` seconds.
@@ -230,18 +306,6 @@ class RawClient:
                 return messages
             messages.append(message)
 
-    def expect_closed(self, timeout: float | None = None) -> None:
-        """
-        The server closes the connection and sends nothing more before that.
-        """
-        assert not self._kept, f"unread: {self._kept[0]}"
-        try:
-            found = self._read(timeout)
-        except ConnectionEnded:
-            assert not self._buffer, f"closed inside a packet: {self._buffer.hex()}"
-            return
-        raise AssertionError(f"expected the connection to be closed, got {found}")
-
     # ending
 
     def disconnect(self) -> None:
@@ -251,16 +315,6 @@ class RawClient:
         self.send(wire.BYE)
         self._drain()
 
-    def drop(self) -> list[Packet]:
-        """
-        End without DISCONNECT and wait until the server has noticed; what it still sent.
-        """
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-        return self._drain()
-
     def reset(self) -> None:
         """
         End with a TCP reset, as a crashed machine does.
@@ -269,37 +323,7 @@ class RawClient:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._socket.close()
 
-    def close(self) -> None:
-        """Close at once; harmless when closed already."""
-        self._socket.close()
-
     # internal
 
-    def _drain(self) -> list[Packet]:
-        found = list(self._kept)
-        self._kept.clear()
-        try:
-            while True:
-                found.append(self._read(None))
-        except ConnectionEnded:
-            self.close()
-        return found
-
-    def _read(self, timeout: float | None) -> Packet:
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while True:
-            found = wire.cut_packet(self._buffer)
-            if found is not None:
-                return found
-            left = deadline - time.monotonic()
-            assert left > 0, "nothing came in time"
-            self._socket.settimeout(left)
-            try:
-                data = self._socket.recv(65_536)
-            except TimeoutError:
-                raise AssertionError("nothing came in time") from None
-            except ConnectionError:
-                data = b""
-            if not data:
-                raise ConnectionEnded("the server closed the connection")
-            self._buffer += data
+    def _cut(self) -> Packet | None:
+        return wire.cut_packet(self._buffer)

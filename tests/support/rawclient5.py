@@ -7,15 +7,10 @@ negative is proved by a round trip.
 
 from __future__ import annotations
 
-import itertools
-import socket
-import time
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 from . import wire5
-from .rawclient import TIMEOUT, Address, ConnectionEnded
+from .rawclient import TIMEOUT, Address, RawConnection
 from .wire import (
     CONNACK,
     DISCONNECT,
@@ -27,45 +22,19 @@ from .wire import (
     PUBREL,
     SUBACK,
     UNSUBACK,
+    cut_frame,
 )
 from .wire5 import Answer, Properties, Publish, name_of
 
 
-class RawClient5:
-    """
-    One TCP connection to a broker. Opening it sends nothing. Aliases of the server are resolved.
-    """
+class RawClient5(RawConnection[Publish | Answer]):
+    """A client of MQTT 5.0 on a connection of its own. Aliases of the server are resolved."""
 
     def __init__(self, address: Address, *, timeout: float = TIMEOUT) -> None:
-        self.address = address
-        self.timeout = timeout
+        super().__init__(address, timeout=timeout)
         self.client_id: str | bytes = ""
         self.connack = Answer(kind=CONNACK)
         self._aliases: dict[int, str] = {}
-        self._socket = socket.create_connection(address, timeout=timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = bytearray()
-        self._kept: deque[Publish | Answer] = deque()  # read while waiting for something else
-        self._ids: Iterator[int] = itertools.cycle(range(1, 65_536))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # sending
-
-    def send(self, *parts: bytes) -> None:
-        """Everything in one write; the reading side tells whether the server has closed."""
-        try:
-            self._socket.sendall(b"".join(parts))
-        except ConnectionError:
-            pass
-
-    def next_id(self) -> int:
-        """A packet identifier that this client has not used for long."""
-        return next(self._ids)
 
     # conversations
 
@@ -141,10 +110,6 @@ class RawClient5:
 
     # reading
 
-    def receive(self, timeout: float | None = None) -> Publish | Answer:
-        """The next packet. Fails when none comes in time or the server closes."""
-        return self._kept.popleft() if self._kept else self._read(timeout)
-
     def expect(self, kind: int, packet_id: int | None = None) -> Answer:
         """The next packet, which must be of this kind (and carry this identifier)."""
         found = self.receive()
@@ -201,16 +166,6 @@ class RawClient5:
         self.expect_closed()
         return found
 
-    def expect_closed(self, timeout: float | None = None) -> None:
-        """The server closes the connection and sends nothing more before that."""
-        assert not self._kept, f"unread: {self._kept[0]}"
-        try:
-            found = self._read(timeout)
-        except ConnectionEnded:
-            assert not self._buffer, f"closed inside a packet: {self._buffer.hex()}"
-            return
-        raise AssertionError(f"expected the connection to be closed, got {found}")
-
     def read_to_the_end(self) -> bytes:
         """All bytes that the server sends before it closes."""
         data = bytearray()
@@ -225,46 +180,11 @@ class RawClient5:
         self.send(wire5.disconnect(code, **options))
         self._drain()
 
-    def drop(self) -> None:
-        """End without DISCONNECT and wait until the server has noticed."""
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-        self._drain()
-
-    def close(self) -> None:
-        """Close at once; harmless when closed already."""
-        self._socket.close()
-
     # internal
 
-    def _drain(self) -> None:
-        self._kept.clear()
-        try:
-            while True:
-                self._read(None)
-        except ConnectionEnded:
-            self.close()
-
-    def _read(self, timeout: float | None) -> Publish | Answer:
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        while True:
-            raw = wire5.cut_packet(self._buffer)
-            if raw is not None:
-                return self._resolved(wire5.parse(raw))
-            left = deadline - time.monotonic()
-            assert left > 0, "nothing came in time"
-            self._socket.settimeout(left)
-            try:
-                data = self._socket.recv(65_536)
-            except TimeoutError:
-                raise AssertionError("nothing came in time") from None
-            except ConnectionError:
-                data = b""
-            if not data:
-                raise ConnectionEnded("the server closed the connection")
-            self._buffer += data
+    def _cut(self) -> Publish | Answer | None:
+        raw = cut_frame(self._buffer)
+        return None if raw is None else self._resolved(wire5.parse(raw))
 
     def _resolved(self, found: Publish | Answer) -> Publish | Answer:
         if not isinstance(found, Publish):

@@ -213,6 +213,16 @@ def cut_packet(buffer: bytearray) -> Packet | None:
     Take the first whole packet off `buffer`, None when there is none yet; fails the test on a
     packet that a server must never send.
     """
+    found = cut_frame(buffer)
+    if found is not None and found.kind != PUBLISH:
+        flags, allowed = FROM_SERVER.get(found.kind, (-1, None))
+        assert found.flags == flags, f"a server must not send {found}"  # [MQTT-2.2.2-1]
+        assert allowed in (None, len(found.body)), f"wrong length: {found}"
+    return found
+
+
+def cut_frame(buffer: bytearray) -> Packet | None:
+    """Take the first whole packet off `buffer`, whatever it is; None when there is none yet."""
     size, position = 0, 1
     while True:
         if len(buffer) <= position:
@@ -225,11 +235,6 @@ def cut_packet(buffer: bytearray) -> Packet | None:
         assert position <= 4, f"remaining length: {buffer[:5].hex()}"
     if len(buffer) < position + size:
         return None
-    first, body = buffer[0], bytes(buffer[position : position + size])
+    found = Packet(buffer[0] >> 4, buffer[0] & 15, bytes(buffer[position : position + size]))
     del buffer[: position + size]
-    found = Packet(first >> 4, first & 15, body)
-    if found.kind != PUBLISH:
-        flags, allowed = FROM_SERVER.get(found.kind, (-1, None))
-        assert found.flags == flags, f"a server must not send {found}"  # [MQTT-2.2.2-1]
-        assert allowed in (None, size), f"wrong length: {found}"
     return found

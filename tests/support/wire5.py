@@ -399,22 +399,3 @@ def _publish(raw: Packet, reader: _Reader) -> Publish:
         packet_id=packet_id,
         properties=properties,
     )
-
-
-def cut_packet(buffer: bytearray) -> Packet | None:
-    """Take the first whole packet off `buffer`, None when there is none yet."""
-    size, position = 0, 1
-    while True:
-        if len(buffer) <= position:
-            return None
-        digit = buffer[position]
-        size |= (digit & 0x7F) << 7 * (position - 1)
-        position += 1
-        if digit < 0x80:
-            break
-        assert position <= 4, f"remaining length: {buffer[:5].hex()}"
-    if len(buffer) < position + size:
-        return None
-    found = Packet(buffer[0] >> 4, buffer[0] & 15, bytes(buffer[position : position + size]))
-    del buffer[: position + size]
-    return found
