@@ -532,3 +532,37 @@ def test_what_waits_behind_windows_is_bounded_too() -> None:
     assert all(packet_writer.waiting for packet_writer in clients)
     assert not all(given)
     assert not first.has_room
+
+
+@both
+def test_an_answer_to_a_lent_message_is_news(core: Any) -> None:
+    """PUBACK, PUBREC and a refusal report the packet id, once; other messages report nothing."""
+    packet_writer = a_packet_writer(core, inflight=4)
+    given(packet_writer, 1)
+    lent = [packet_writer.lend(b"t", b"p", qos, 66) for qos in (1, 2, 2)]
+
+    assert ([2, 3, 4], 0) == (lent, packet_writer.lend(b"t", b"p", 1, 66))
+    packet_writer.is_noted = False
+    assert packet_writer.acknowledge([1]) and not packet_writer.is_noted
+    assert packet_writer.acknowledge([2]) and packet_writer.is_noted
+    assert packet_writer.receive(3) and packet_writer.refuse(4)
+    assert [2, 3, 4] == packet_writer.dequeue_landed()
+    assert packet_writer.complete(3)
+    assert [] == packet_writer.dequeue_landed()
+
+
+@both
+def test_a_lent_message_never_waits(core: Any) -> None:
+    packet_writer = a_packet_writer(core, inflight=2)
+    assert 2 == packet_writer.lend_room
+    given(packet_writer, 3)  # the third one waits
+
+    assert (0, 0) == (packet_writer.lend_room, packet_writer.lend(b"t", b"p", 1, 66))
+    packet_writer.acknowledge([1])
+    assert 0 == packet_writer.lend(b"t", b"p", 1, 66)
+    packet_writer.pump()
+    packet_writer.acknowledge([2])
+    packet_writer.dequeue()
+
+    assert 4 == packet_writer.lend(b"t", b"p", 1, 66, again=True)
+    assert 0x3A == packet_writer.dequeue()[0]

@@ -130,6 +130,7 @@ class World:
             (
                 packet_writer.in_flight,
                 packet_writer.waiting,
+                packet_writer.lend_room,
                 packet_writer.queue_has_room,
                 packet_writer.is_short,
             ),
@@ -442,6 +443,11 @@ class World:
             retain = bool(offset % 2)
             packet_writer.deliver_first(b"t", bytes(size), qos, size, properties, retain=retain)
             return packet_writer.drop_first(4, 3000)
+        if how == "lend":
+            again = bool(offset % 2)
+            return packet_writer.lend(b"t", bytes(size), qos, size, properties, again=again)
+        if how == "landed":
+            return packet_writer.dequeue_landed()
         return getattr(packet_writer, how)(b"t", bytes(size), qos, size, part, offset, properties)
 
     def do_acknowledge(self, client: int, packet_ids: list[int]) -> None:

@@ -200,6 +200,9 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
     const uint32_t QUEUE_HIGH_MARK
     const uint32_t QUEUE_MESSAGES
 
+    enum FlightState "txbroker::FlightState":
+        LENT "txbroker::LENT"
+
     cppclass Content:
         const char* topic
         size_t topic_size
@@ -210,6 +213,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         uint8_t qos
         cbool is_retained
         cbool has_list
+        cbool is_again
         uint32_t size
         PyObject* owner
         size_t packet_size()
@@ -235,6 +239,9 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         uint64_t fills
         Line first
         Line queue
+        vector[uint16_t] landed
+        uint16_t last_id()
+        uint32_t free()
         uint32_t in_flight()
         uint32_t waiting()
         size_t held()
@@ -242,6 +249,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         cbool queue_has_room(size_t most)
         cbool is_full()
         void launch_new(Output& output, const Content& content) except +
+        void launch_new(Output& output, const Content& content, FlightState state) except +
         size_t pump(Output& output, size_t mark, vector[uint32_t]& part_uses) except +
         bint acknowledge(uint16_t id)
         bint receive(uint16_t id)

@@ -240,6 +240,8 @@ cdef class PacketWriter:
             return True
         if self.window == NULL:
             return False
+        if self.window.landed.size():
+            return True
         return (self.window.fills and not self.is_told) or self.window.waiting() > QUEUE_HIGH_MARK
 
     cdef bint is_calm(self) noexcept:
@@ -349,6 +351,41 @@ cdef class PacketWriter:
         else:
             self.router.notify_output()
 
+    @property
+    def lend_room(self):
+        """As in the reference."""
+        if not self.has_window or self.output.size() >= self.mark():
+            return 0
+        if self.window == NULL:
+            return self.inflight if self.memory else 0
+        return self.window.free()
+
+    def lend(
+        self, bytes topic not None, bytes payload not None, int qos, uint32_t size,
+        bytes properties not None=b"", *, bint retain=False, bint again=False,
+    ):
+        """As in the reference."""
+        cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
+        cdef Window* window = self.own_window()
+        cdef uint64_t fills = window.fills
+        if window.waiting() or not window.can_launch(self.output, self.mark()):
+            return 0
+        content.is_again = again
+        self.note()
+        window.launch_new(self.output, content, LENT)
+        self.router.fills += window.fills - fills
+        self.note_output()
+        self.router.notify_output()
+        return window.last_id()
+
+    def dequeue_landed(self):
+        """As in the reference."""
+        if self.window == NULL or not self.window.landed.size():
+            return []
+        landed = list(self.window.landed)
+        self.window.landed.clear()
+        return landed
+
     cdef Content content_of(
         self, bytes topic, bytes payload, bytes properties, int qos, bint retain, uint32_t size
     ) except *:
@@ -364,6 +401,7 @@ cdef class PacketWriter:
         content.properties_size = PyBytes_GET_SIZE(properties)
         content.has_list = self.has_lists()
         content.qos, content.is_retained, content.size = qos, retain, size
+        content.is_again = False
         content.owner = <PyObject*>payload
         return content
 
@@ -393,19 +431,28 @@ cdef class PacketWriter:
             self.note_output()
         return 0
 
-    cdef bint acknowledge_one(self, uint16_t packet_id) noexcept:
-        return self.window == NULL or self.window.acknowledge(packet_id)
+    cdef bint acknowledge_one(self, uint16_t packet_id) except -1:
+        is_right = self.window == NULL or self.window.acknowledge(packet_id)
+        return is_right and self.note_landed()
+
+    cdef bint note_landed(self) except -1:
+        """True; somebody looks at the packet ids of lent messages that are answered, if any."""
+        if self.window != NULL and self.window.landed.size():
+            self.note()
+        return True
 
     def acknowledge(self, packet_ids):
         """As in the reference."""
         cdef bint is_right = True
         for packet_id in packet_ids:
             is_right = self.acknowledge_one(packet_id) and is_right
+        self.router.notify_output()
         return is_right
 
     cdef bint receive_one(self, uint16_t packet_id) except -1:
         if self.window != NULL and not self.window.receive(packet_id):
             return False
+        self.note_landed()
         self.answer(0x62, packet_id)
         return True
 
@@ -424,7 +471,10 @@ cdef class PacketWriter:
 
     def refuse(self, uint16_t packet_id):
         """As in the reference."""
-        return self.window == NULL or self.window.refuse(packet_id)
+        is_right = self.window == NULL or self.window.refuse(packet_id)
+        self.note_landed()
+        self.router.notify_output()
+        return is_right
 
     def first_queued(self):
         """The lowest offset in the queue of each part that has any."""

@@ -561,7 +561,7 @@ cdef class Router:
         content.payload, content.payload_size = run.bytes_at(one.payload), one.end - one.payload
         content.properties = run.bytes_at(one.properties())
         content.properties_size = one.payload - one.properties()
-        content.is_retained = False
+        content.is_retained = content.is_again = False
         content.owner = <PyObject*>run.data
         content.size = <uint32_t>(
             content.topic_size + content.properties_size + content.payload_size + OVERHEAD

@@ -12,7 +12,8 @@ constexpr size_t HIGH_MARK = 256 * 1024, QUEUE_BYTES = 1024 * 1024;
 constexpr uint32_t QUEUE_HIGH_MARK = 1'000;
 constexpr uint32_t QUEUE_MESSAGES = 8'192;
 
-enum FlightState : uint8_t { SENT = 1, RELEASED = 2 };
+// A lent message is a group's: its packet id is told when the client has answered.
+enum FlightState : uint8_t { SENT = 1, RELEASED = 2, LENT = 5 };
 
 // A message that is to be sent at this QoS; `size` is what it counts for, `owner` the bytes object in
 // which the payload lies. Its properties go where the client's form `has_list`.
@@ -26,6 +27,7 @@ struct Content {
     uint8_t qos;
     bool is_retained;
     bool has_list;
+    bool is_again;  // DUP
     uint32_t size;
     PyObject* owner;
 
@@ -41,7 +43,8 @@ struct Content {
     // Write the PUBLISH up to its payload, with no packet id yet; where that belongs.
     size_t put_head(char* start) const {
         char* at = start;
-        *at++ = static_cast<char>(PUBLISH | qos << 1 | (is_retained ? RETAIN : 0));
+        int flags = qos << 1 | (is_retained ? RETAIN : 0) | (is_again ? DUP : 0);
+        *at++ = static_cast<char>(PUBLISH | flags);
         at = put_length(at, remaining());
         put_two(at, topic_size);
         at += 2;
@@ -121,17 +124,24 @@ class Window {
     uint16_t last_id_ = 0;
 
     // Room in the output for the packet of a message that is in flight from here on, as `last_id_`.
-    char* launch(Output& output, size_t packet_size, uint8_t qos, uint32_t size) {
+    char* launch(Output& output, size_t packet_size, uint8_t qos, uint32_t size,
+                 FlightState state = SENT) {
         uint32_t id = last_id_ % 65'535 + 1;
         while (flights_.find(static_cast<uint16_t>(id))) id = id % 65'535 + 1;  // [MQTT-2.3.1-4]
         last_id_ = static_cast<uint16_t>(id);
-        flights_.insert(last_id_, qos, SENT, size);
+        flights_.insert(last_id_, qos, state, size);
         flight_size_ += size;
         if (flights_.count() == inflight || flight_size_ >= memory) ++fills;
         return output.extend(packet_size);
     }
 
+    // What of a lent message is answered for the first time is told.
+    void answer(PacketIds::Slot* flight) {
+        if (flight->state == LENT) landed.push_back(flight->id);
+    }
+
     void land(PacketIds::Slot* flight) {
+        answer(flight);
         flight_size_ -= flight->value;
         flights_.erase(flight);
     }
@@ -141,6 +151,7 @@ public:
     uint64_t memory = 0;
     uint64_t fills = 0;
     Line first, queue;
+    std::vector<uint16_t> landed;  // packet ids of lent messages that the client has answered
 
     uint32_t in_flight() const { return flights_.count(); }
     uint32_t waiting() const { return first.count() + queue.count(); }
@@ -162,10 +173,10 @@ public:
     }
 
     // Send a message now; only if `can_launch`.
-    void launch_new(Output& output, const Content& content) {
+    void launch_new(Output& output, const Content& content, FlightState state = SENT) {
         bool is_small = content.payload_size < Output::LEAST_SHARED;
         size_t size = is_small ? content.packet_size() : content.head_size();
-        char* start = launch(output, size, content.qos, content.size);
+        char* start = launch(output, size, content.qos, content.size, state);
         size_t id_at = is_small ? content.put(start) : content.put_head(start);
         put_two(start + id_at, last_id_);
         if (!is_small) output.share(content.owner, content.payload, content.payload_size);
@@ -186,6 +197,14 @@ public:
         return launched;
     }
 
+    uint16_t last_id() const { return last_id_; }
+
+    // How many more may be in flight; none while others wait.
+    uint32_t free() const {
+        bool is_closed = waiting() || flights_.count() >= inflight || flight_size_ >= memory;
+        return is_closed ? 0 : inflight - flights_.count();
+    }
+
     // PUBACK came; false: what is in flight wants another answer.
     bool acknowledge(uint16_t id) {
         PacketIds::Slot* flight = flights_.find(id);
@@ -200,6 +219,7 @@ public:
         PacketIds::Slot* flight = flights_.find(id);
         if (!flight) return true;
         if (flight->qos != 2) return false;
+        answer(flight);
         flight->state = RELEASED;
         return true;
     }

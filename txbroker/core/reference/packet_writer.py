@@ -12,6 +12,9 @@ After `open_window`, a message of QoS 1 or 2 passes these states:
 - *released* (`RELEASED`): PUBREL was sent. PUBCOMP ends the flight.
 
 `deliver` sends a live message at once if no message waits and the window has room.
+
+`lend` sends a message of a shared subscription, or none: such a message never waits here. Its packet
+id is reported (`dequeue_landed`) when the client has answered.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Flight(NamedTuple):
     qos: int
     size: int
     state: int
+    is_lent: bool = False
 
 
 class Waiting(NamedTuple):
@@ -115,6 +119,7 @@ class PacketWriter:
         self._first_size = 0
         self._queue: deque[Waiting] = deque()
         self._queue_size = 0
+        self._landed: list[int] = []
 
     # output
 
@@ -188,7 +193,7 @@ class PacketWriter:
     def has_news(self) -> bool:
         """True if the session must handle a change of the window."""
         is_new = self.fills > 0 and not self.is_told
-        return self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
+        return bool(self._landed) or self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
 
     @property
     def is_calm(self) -> bool:
@@ -296,6 +301,44 @@ class PacketWriter:
             dropped += 1
         return dropped
 
+    @property
+    def lend_room(self) -> int:
+        """Number of messages that `lend` may send now; 0 while others wait."""
+        if not self.has_window or self.waiting or not self._can_launch:
+            return 0
+        return self._inflight - len(self._flights)
+
+    def lend(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        size: int,
+        properties: bytes = b"",
+        *,
+        retain: bool = False,
+        again: bool = False,
+    ) -> int:
+        """
+        Send a QoS 1/2 message of a shared subscription at once; return its packet id, or 0 for no
+        room.
+
+        `again`: another client had the message before, so DUP is set.
+        """
+        if self._first or self._queue or not self._can_launch:
+            return 0
+        waiting = self._packet(topic, payload, qos, size, retain, None, 0, properties, again=again)
+        self._launch(waiting, is_lent=True)
+        return self._last_id
+
+    def dequeue_landed(self) -> list[int]:
+        """
+        Return the packet ids of lent messages that the client has answered: by PUBACK, or at QoS 2
+        by PUBREC.
+        """
+        landed, self._landed = self._landed, []
+        return landed
+
     def pump(self) -> None:
         """Send queued messages as far as the window and the output have room."""
         while (self._first or self._queue) and self._can_launch:
@@ -330,7 +373,8 @@ class PacketWriter:
         if flight is not None:
             if flight.qos != 2:
                 return False
-            self._flights[packet_id] = flight._replace(state=RELEASED)
+            self._report(packet_id, flight)
+            self._flights[packet_id] = flight._replace(state=RELEASED, is_lent=False)
         self.send(b"\x62\x02" + packet_id.to_bytes(2))
         return True
 
@@ -384,9 +428,11 @@ class PacketWriter:
         part: Any,
         offset: int,
         properties: bytes,
+        *,
+        again: bool = False,
     ) -> Waiting:
         rest = self._list(properties) + payload
-        head = publish_head(qos << 1 | retain, topic, 2 + len(rest))
+        head = publish_head(qos << 1 | retain | again << 3, topic, 2 + len(rest))
         return Waiting(head + b"\0\0" + rest, len(head), qos, size, part, offset)
 
     def _has_space_for(self, packet: bytes) -> bool:
@@ -410,12 +456,12 @@ class PacketWriter:
             and len(self._output) < HIGH_MARK
         )
 
-    def _launch(self, waiting: Waiting) -> None:
+    def _launch(self, waiting: Waiting, *, is_lent: bool = False) -> None:
         packet_id = self._last_id % 65_535 + 1
         while packet_id in self._flights:  # [MQTT-2.3.1-4]
             packet_id = packet_id % 65_535 + 1
         self._last_id = packet_id
-        self._flights[packet_id] = Flight(waiting.qos, waiting.size, SENT)
+        self._flights[packet_id] = Flight(waiting.qos, waiting.size, SENT, is_lent)
         self._flight_size += waiting.size
         if len(self._flights) == self._inflight or self._flight_size >= self._memory:
             self.fills += 1
@@ -424,7 +470,14 @@ class PacketWriter:
         self.send(packet[:id_at] + packet_id.to_bytes(2) + packet[id_at + 2 :])
 
     def _land(self, packet_id: int) -> None:
-        self._flight_size -= self._flights.pop(packet_id).size
+        flight = self._flights.pop(packet_id)
+        self._flight_size -= flight.size
+        self._report(packet_id, flight)
+
+    def _report(self, packet_id: int, flight: Flight) -> None:
+        if flight.is_lent:
+            self._landed.append(packet_id)
+            self._note()
 
     def _wait(self, waiting: Waiting) -> None:
         self._queue.append(waiting)
