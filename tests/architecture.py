@@ -34,9 +34,10 @@ ARROWS = {
     "edge/sessions": (
         "model mqtt/wire core delegation journal runtime mqtt/session edge/routing directory"
     ),
+    "edge/groups": "model mqtt/wire core runtime mqtt/session edge/routing edge/sessions",
     "edge/local": (
         "model mqtt/wire core delegation journal runtime authority mqtt/session edge/routing"
-        " edge/sessions"
+        " edge/sessions edge/groups"
     ),
     "rpc": "model mqtt/wire delegation runtime edge/routing",
     "delegation/state": "model delegation runtime storage journal/store rpc",
@@ -62,12 +63,12 @@ ARROWS = {
     ),
     "link": (
         "model mqtt/wire core delegation journal runtime authority config storage mqtt/session"
-        " edge/routing rpc delegation/state edge/sessions"
+        " edge/routing rpc delegation/state edge/sessions edge/groups"
     ),
     "node": (
         "model core delegation runtime authority config storage journal/store mqtt/session"
         " edge/routing rpc delegation/state edge/store data authority/store directory edge/sessions"
-        " directory/rpc edge/local runtime/sockets mqtt/transport delegation/rpc journal/history"
+        " edge/groups directory/rpc edge/local runtime/sockets mqtt/transport delegation/rpc journal/history"
         " link"
     ),
     "tap": "model runtime config node",

@@ -27,7 +27,7 @@ from tests.architecture import (
 
 _PURE_FOLDERS = (
     "model mqtt mqtt/wire mqtt/session core delegation journal authority directory edge"
-    " edge/sessions edge/routing edge/local pipeline/planner"
+    " edge/sessions edge/routing edge/groups edge/local pipeline/planner"
 )
 PURE = frozenset(_PURE_FOLDERS.split())
 """Folders in which no file does I/O or reads a clock."""
@@ -175,30 +175,31 @@ _WORDS = """
     calls catalog catch changes channel channels charts check checked checkpoints checks child
     children claims clauses clean cli client clients codes columns commit commits committer
     compaction config conflicts connack connect connected connection connections connector control
-    convert copied core counters coverage cursor cursors cut cuts data deadlines decoder delayed
-    delegation delivery descriptors dialer directory discard disk display divergent drain durable
-    edge effects encoder endpoints entry epoch equal error errors evacuation evidence expected
-    expiry fair feeds fields file files filter filters flows flush folders following forget format
-    formats frames framing grant grouping hand handover hash headers heartbeat held hello history
-    hooks inbound index inputs interest interests invariant java jobs join journal journals kind
-    ledger ledgers level5 lifecycle lifetime limits link list listener listeners listing lived local
-    log lookups lost low machine manager manifest map markup masters match matching measures member
-    members merge message messages meta model move mqtt net newest node nodes notes numbers offset
-    once options order outbox output owner ownership packet packets page pairs parent part parts
-    pause payload peer peers periodic pieced pieces pipeline placement plan plane planned planner
-    planning poller port ports position positions procedure progress properties property protocol
-    publication publish publisher publishes pushdown queue quorum ranges reachability reactor read
-    reader reason reasons received receiver reclaim record records recovery reference registry
-    relays removal rendezvous renumber repair replay replica replicator report reporter request
-    requests reread reservation resolution resolve resolver retained retention retire retirement
-    return role rollup root rotation route router routing row rows rpc rules run runner runtime
-    saver scales scheduler schema scope segment selector send sender server service session sessions
-    set settings shared shares silent sink sizes slices snapshot sockets sorted source span spark
-    staged state status storage store stored stray stream streams structured subscribe subscription
-    subscriptions subtree sweep sys table tables takeover tap text thread throttle time timeouts
-    timers tokens tombstone topic topics traffic transfer transferred transition transport tree
-    treemap turns unauthenticated unread unsent up updates upkeep value values verdicts view walk
-    water watermark wills window windows wire work writer zone
+    convert coordinator coordinators copied core counters coverage cursor cursors cut cuts data
+    deadlines decoder delayed delegation delivery descriptors dialer directory discard disk display
+    divergent drain durable edge effects encoder endpoints entry epoch equal error errors evacuation
+    evidence expected expiry fair feeds fields file files filter filters flows flush folders
+    following forget format formats frames framing grant group grouping groups hand handover hash
+    headers heartbeat held hello history hooks inbound index inputs interest interests invariant
+    java jobs join journal journals kind ledger ledgers level5 lifecycle lifetime limits link list
+    listener listeners listing lived local log lookups lost low machine manager manifest map markup
+    masters match matching measures member members merge message messages meta model move mqtt name
+    net newest node nodes notes numbers offset once options order outbox output owner ownership
+    packet packets page pairs parent part parts pause payload peer peers periodic pieced pieces
+    pipeline placement plan plane planned planner planning poller port ports position positions
+    procedure progress properties property protocol publication publish publisher publishes pushdown
+    queue quorum ranges reachability reactor read reader reason reasons received receiver reclaim
+    record records recovery reference registry relays removal rendezvous renumber repair replay
+    replica replicator report reporter request requests reread reservation resolution resolve
+    resolver retained retention retire retirement return role rollup root rotation route router
+    routing row rows rpc rules run runner runtime saver scales scheduler schema scope segment
+    selector send sender server service session sessions set settings share shared shares silent
+    sink sizes slices snapshot sockets sorted source span spark staged state status storage store
+    stored stray stream streams structured subscribe subscription subscriptions subtree sweep sys
+    table tables takeover tap text thread throttle time timeouts timers tokens tombstone topic
+    topics traffic transfer transferred transition transport tree treemap turns unauthenticated
+    unread unsent up updates upkeep value values verdicts view walk water watermark wills window
+    windows wire work writer zone
 """
 WORDS = frozenset(_WORDS.split())
 """Words of file names: of MQTT, DNS, Kafka, databases, Spark, and those of docs/glossary.md."""

@@ -225,7 +225,9 @@ class Steps:
         return self._random.choice(["hold", "free", "release"]), self._client(), self._id()
 
     def _step_give(self) -> Step:
-        how = self._random.choice(["deliver", "redeliver", "deliver_first", "lend", "lend", "landed"])
+        how = self._random.choice(
+            ["deliver", "redeliver", "deliver_first", *("lend", "landed") * 2]
+        )
         size = self._random.choice([0, 9, 300, 3000, 263_000])
         qos, offset = self._random.randrange(1, 3), self._random.randrange(99)
         properties = self._random.choice(PROPERTIES)

@@ -93,6 +93,12 @@ class RawConnection(Generic[Received]):
             return self._kept.popleft()
         return self._read(timeout)
 
+    def has_input(self, timeout: float) -> bool:
+        """
+        True if something has come, or the end of the connection, within `timeout` seconds.
+        """
+        return bool(self._kept or self._buffer or select.select([self._socket], [], [], timeout)[0])
+
     def expect_closed(self, timeout: float | None = None) -> None:
         """
         The server closes the connection and sends nothing more before that.
@@ -240,12 +246,6 @@ class RawClient(RawConnection[Packet]):
             self.send(wire.ack(PUBCOMP, message.packet_id))
 
     # reading
-
-    def has_input(self, timeout: float) -> bool:
-        """
-        True if something has come, or the end of the connection, within `timeout` seconds.
-        """
-        return bool(self._kept or self._buffer or select.select([self._socket], [], [], timeout)[0])
 
     def expect(self, kind: int, packet_id: int | None = None) -> Packet:
         """

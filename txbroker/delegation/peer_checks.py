@@ -20,6 +20,7 @@ from txbroker.delegation.zone_snapshot import MarkKey, ZoneSnapshot, mark_of_wil
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.share_name import shared_subscription
 from txbroker.model.topics import (
     TopicError,
     is_within,
@@ -328,6 +329,19 @@ def check_filters(filters: Iterable[str]) -> None:
     """Refuse invalid filters; raises `PeerError`."""
     for topic_filter in filters:
         _check_name(topic_filter, validate_topic_filter)
+
+
+def check_groups(texts: Iterable[str]) -> None:
+    """Refuse texts that are not the whole filter of a shared subscription; raises `PeerError`."""
+    for text in texts:
+        try:
+            found = shared_subscription(text)
+        except TopicError as error:
+            raise PeerError(f"{_short(text)}: {error}") from None
+        if found is None:
+            raise PeerError(f"{_short(text)} is no shared subscription")
+        _check_name(text, validate_topic_filter)
+        _check_name(found[1], validate_topic_filter)
 
 
 def _check_name(text: str, validate: Callable[[str], None]) -> None:

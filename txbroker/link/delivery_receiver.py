@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from txbroker.core import LinkReader, Run
-from txbroker.delegation.peer_checks import MOST_NUMBER
+from txbroker.delegation.peer_checks import MOST_NUMBER, check_groups
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
@@ -26,8 +26,9 @@ from txbroker.link.batch_headers import (
 )
 from txbroker.link.frames import LinkError
 from txbroker.model.invariant import ordered
-from txbroker.model.log_position import JournalId
-from txbroker.model.topics import apexes_around, is_sys, is_within
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.share_name import shared_subscription
+from txbroker.model.topics import apexes_around, is_sys, is_within, matches
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
@@ -64,6 +65,9 @@ class DeliveryReceiver:
         self._waiting: deque[Callable[[], None]] = deque()
         self._claims: set[str] = set()
         self._offsets: OffsetRanges | None = None
+        self._group = ""
+        self._group_part = JournalId("", 0)
+        self._is_again = False
         self._count = 0
         self._is_qos0 = False  # of the whole batch
         self._clients: tuple[str, ...] = ()
@@ -153,6 +157,9 @@ class DeliveryReceiver:
         self._kind = batch.kind
         if batch.kind == link_pb2.Batch.RETAINED:
             return
+        if batch.kind == link_pb2.Batch.GROUP:
+            self._on_group_batch(batch)
+            return
         if batch.kind == link_pb2.Batch.PUBLISH:
             raise LinkError("an owner sends deliveries")
         if batch.kind == link_pb2.Batch.LIVE and not self.is_live:
@@ -179,6 +186,9 @@ class DeliveryReceiver:
             self._check_topic(packet.topic)
             self.in_turn(partial(self._on_retained, message))
             return
+        if self._kind == link_pb2.Batch.GROUP:
+            self._on_lent(message)
+            return
         ((offset, _),) = self._next_offsets(1)
         if self._publishers is not None:
             ((publisher, _),) = self._publishers.consume(1)
@@ -188,6 +198,9 @@ class DeliveryReceiver:
 
     def on_run(self, run: Run) -> None:
         """Process the next run of the batch; raises `LinkError`."""
+        if self._kind == link_pb2.Batch.GROUP:
+            self._on_group_run(run)
+            return
         ranges = self._next_offsets(run.count)
         if self._publishers is not None:
             name_publishers(run, self._publishers.consume(run.count), self._clients)
@@ -207,6 +220,51 @@ class DeliveryReceiver:
         if self._offsets is None:
             raise LinkError("a PUBLISH on a link follows its batch header")
         return self._offsets.consume(count)
+
+    def _on_group_batch(self, batch: link_pb2.Batch) -> None:
+        if not self.is_live:
+            raise LinkError("an owner lends messages behind its Online")
+        if max(batch.offsets, default=0) >= MOST_NUMBER:
+            raise LinkError("a batch has an offset of 2^62 or more")
+        check_groups((batch.group,))
+        self._group, self._is_again = batch.group, batch.again
+        self._group_part = JournalId(batch.zone, batch.epoch)
+        self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
+
+    def _on_group_run(self, run: Run) -> None:
+        if run.qos:
+            for index in range(run.count):
+                self._on_lent(run.message(index))
+            return
+        self._next_offsets(run.count)
+        self._check_group_topics(run.topics())
+        self.in_turn(partial(self._deliver_group_run, self._group, run))
+
+    def _deliver_group_run(self, group: str, run: Run) -> None:
+        self._consumed += run.size
+        self._edge.shared.on_run(self._route, group, run)
+
+    def _on_lent(self, message: Message) -> None:
+        ((offset, _),) = self._next_offsets(1)
+        self._check_group_topics((message.topic,))
+        place = LogPosition(self._group_part, offset)
+        deliver = partial(self._deliver_lent, self._group, place, message, self._is_again)
+        self.in_turn(deliver)
+
+    def _deliver_lent(
+        self, group: str, place: LogPosition, message: Message, is_again: bool
+    ) -> None:
+        self._consumed += message.size
+        shared = self._edge.shared
+        shared.on_lent(self._route, group, (place,), (message,), is_again=is_again)
+
+    def _check_group_topics(self, topics: Iterable[str]) -> None:
+        """Refuse topics that do not match the group's filter; raises `LinkError`."""
+        found = shared_subscription(self._group)
+        assert found is not None
+        for topic in topics:
+            if not matches(found[1], topic):
+                raise LinkError(f"topic {topic[:100]!r} is not of group {self._group[:100]!r}")
 
     def on_answer(self, answer: link_pb2.InterestAnswer) -> None:
         """Note an answer to an interest: the interest holds after its retained messages."""

@@ -28,6 +28,7 @@ from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_shor
 from txbroker.link.frames import encode_frame, packets_of
 from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
+from txbroker.model.log_position import JournalId
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import link_pb2
@@ -56,6 +57,15 @@ class _Told:
     frame: LinkFrame | None
     request: int = 0
     retained: RetainedCollection | None = None
+
+
+@attrs.define(slots=True, eq=False)
+class _Lent:
+    """Messages for members of a group, with their batch header."""
+
+    batch: link_pb2.Batch
+    items: list[Message | Run]
+    size: int
 
 
 @attrs.define(slots=True, eq=False)
@@ -104,7 +114,7 @@ class DeliverySender:
         self._counters = counters
         self._sender = authority.router.make_sender(packet_writer, self._header_before)
         self._mark_next = mark_next
-        self._queue: deque[Record | Run | _Told | _Backlog] = deque()
+        self._queue: deque[Record | Run | _Told | _Lent | _Backlog] = deque()
         self._backlogs = 0
         self._behind: _Backlog | None = None
         self._delivered = 0
@@ -141,8 +151,9 @@ class DeliverySender:
         sent, delivered = self._delivered + self._sender.sent, self._authority.delivered
         ordered(self, 20, "0 <= consumed <= sent", 0, self.consumed, sent)
         ordered(self, 20, "sent <= consumed + window", sent, self.consumed + WINDOW + LARGEST)
-        live = [item for item in self._queue if not isinstance(item, _Told | _Backlog)]
+        live = [item for item in self._queue if isinstance(item, Record | Run)]
         size = sum(_measure(item)[3] for item in live)
+        size += sum(item.size for item in self._queue if isinstance(item, _Lent))
         holds(self, 34, "live bytes are counted", size == self.queued, size, self.queued)
         reads = [item for item in self._queue if isinstance(item, _Backlog)]
         holds(self, 6, "reads are counted", len(reads) == self._backlogs, len(reads))
@@ -194,6 +205,37 @@ class DeliverySender:
         self._queue.append(_Told(frame, request, retained))
         self.retained += 0 if retained is None else len(retained)
 
+    def lend(
+        self,
+        group: str,
+        part: JournalId,
+        offsets: Iterable[int],
+        messages: Sequence[Message],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Enqueue messages for members of a group, which have room for them."""
+        batch = link_pb2.Batch(
+            kind=link_pb2.Batch.GROUP,
+            group=group,
+            zone=part.zone,
+            epoch=part.epoch,
+            again=is_again,
+            count=len(messages),
+        )
+        firsts, counts = join_ranges((offset, 1) for offset in offsets)
+        batch.offsets.extend(firsts)
+        batch.counts.extend(in_short(counts))
+        self._enqueue_lent(batch, list(messages))
+
+    def send_run(self, group: str, run: Run) -> bool:
+        """Enqueue messages of QoS 0 for members of a group; return False if they are dropped."""
+        if self.queued > OVERFLOW:
+            return False
+        batch = link_pb2.Batch(kind=link_pb2.Batch.GROUP, group=group, offsets=[0], count=run.count)
+        self._enqueue_lent(batch, [run])
+        return True
+
     # dequeue
 
     def write_to(self, out: list[Octets]) -> None:
@@ -208,6 +250,10 @@ class DeliverySender:
                 elif self._shown >= SHOWN:
                     self._mark_next()
                     return
+            elif isinstance(item, _Lent):
+                queue.popleft()
+                self.queued -= item.size
+                self._charge(item.batch, item.items, out)
             elif isinstance(item, _Backlog):
                 if self._reads == READS:
                     self._mark_next()
@@ -221,6 +267,12 @@ class DeliverySender:
                 self._send_items(items, link_pb2.Batch.LIVE, out)
 
     # internal
+
+    def _enqueue_lent(self, batch: link_pb2.Batch, items: list[Message | Run]) -> None:
+        self._end_behind()
+        size = sum(item.size for item in items)
+        self.queued += size
+        self._queue.append(_Lent(batch, items, size))
 
     def _read_later(self, backlog: _Backlog) -> _Backlog:
         self._queue.append(backlog)

@@ -14,6 +14,7 @@ from functools import partial
 
 from txbroker.core import LinkReader, Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.route import Route
@@ -36,7 +37,12 @@ from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalHolder, JournalId
 from txbroker.mqtt.wire.packets import Publish
-from txbroker.rpc.link_convert import claim_to_wire, key_from_mark, mark_to_wire
+from txbroker.rpc.link_convert import (
+    claim_to_wire,
+    group_report_to_wire,
+    key_from_mark,
+    mark_to_wire,
+)
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.flush_queue import Flushable
 from txbroker.v1 import link_pb2, types_pb2
@@ -270,6 +276,11 @@ class LinkClient:
             # session could leave this node for good.
             self.request_marks((), lambda _: kept())
 
+    def report_group(self, group: str, report: GroupReport) -> None:
+        """Report on the members of a group."""
+        wire = group_report_to_wire(group, report)
+        self._write(encode_frame(LinkFrame(group_report=wire)))
+
     def close(self, reason: str) -> None:
         """Close this connection; no more frames of it are processed."""
         self.on_disconnect()
@@ -297,6 +308,13 @@ class LinkClient:
                 self._word.on_marks(frame.marks)
             case "low_water_kept":
                 self._word.on_low_water_stored(frame.low_water_kept.request)
+            case "group_confirmed":
+                confirmed = frame.group_confirmed
+                pending = tuple(confirmed.pending)
+                self._edge.shared.on_confirmed(self._route, confirmed.group, pending)
+            case "group_report_stored":
+                stored = frame.group_report_stored
+                self._edge.shared.on_report_confirmed(self._route, stored.group, stored.request)
             case "answer" | "online" | "cut" | "gone" | "reached" | "claimed":
                 self._consumer.on_bailiwick(frame)
                 self._consumer.in_turn(partial(self._on_told, frame))

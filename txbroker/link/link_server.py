@@ -12,7 +12,7 @@ takes publishes and gives deliveries. A frame that breaks a rule closes the conn
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -22,8 +22,9 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeCatchUp, EdgeGreeting, EdgePeer, OpenedLink
 from txbroker.authority.retained_messages import RetainedCollection, RetainedQuery
 from txbroker.core import LinkReader, Run, Sender
-from txbroker.delegation.peer_checks import check, check_filters
+from txbroker.delegation.peer_checks import check, check_filters, check_groups
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.journal.zone_journal import Record
 from txbroker.link.batch_headers import CREDIT_BYTES
 from txbroker.link.delivery_sender import WINDOW, DeliverySender
@@ -45,10 +46,12 @@ from txbroker.model.log_position import JournalId
 from txbroker.model.publish_run import Octets
 from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
+from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
 from txbroker.rpc.link_convert import (
     claims_from_wire,
     cut_to_wire,
+    group_report_from_wire,
     holders_from_wire,
     key_from_mark,
     mark_to_wire,
@@ -85,6 +88,7 @@ class LinkHost(Protocol):
     """The node, as the ends of its links see it."""
 
     authority: Authority
+    groups: GroupCoordinators
     backpressure: Backpressure
     counters: Counters
 
@@ -247,6 +251,51 @@ class LinkServer:
         self._host.backpressure.forget(self)
         if self.peer is not None:
             self._authority.reception.disconnect(self.peer, self)
+            self._host.groups.lose(self)
+
+    # from the coordinators of groups (MemberPort)
+
+    @property
+    def edge_name(self) -> str:
+        """Return the name of the edge."""
+        assert self.peer is not None
+        return self.peer.edge
+
+    @property
+    def edge_life(self) -> int:
+        """Return the number of the edge's process."""
+        assert self.peer is not None
+        return self.peer.incarnation
+
+    def lend(
+        self,
+        group: str,
+        part: JournalId,
+        offsets: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Lend messages, each to one member of the group."""
+        self._deliveries.lend(group, part, offsets, messages, is_again=is_again)
+        self._host.mark_dirty(self)
+
+    def send_run(self, group: str, run: Run) -> None:
+        """Send messages of QoS 0, each to one member of the group."""
+        if self._host.backpressure.is_slow(self) or not self._deliveries.send_run(group, run):
+            self._host.counters.add("link.dropped.qos0", run.count)
+        else:
+            self._host.mark_dirty(self)
+
+    def confirm(self, group: str, pending: Collection[str]) -> None:
+        """Confirm the group's subscription."""
+        confirmed = link_pb2.GroupConfirmed(group=group, pending=pending)
+        self._enqueue_frame(LinkFrame(group_confirmed=confirmed))
+
+    def confirm_report(self, group: str, request: int) -> None:
+        """Confirm that a report is durable."""
+        stored = link_pb2.GroupReportStored(group=group, request=request)
+        self._enqueue_frame(LinkFrame(group_report_stored=stored))
 
     # from the authority (EdgePort)
 
@@ -384,6 +433,10 @@ class LinkServer:
                 answer = partial(self._on_low_water_stored, frame.low_water.request)
                 holders = holders_from_wire(frame.low_water)
                 self._authority.reception.set_low_water(peer, kept, answer, holders)
+            case "group_report":
+                check_groups((frame.group_report.group,))
+                report = group_report_from_wire(frame.group_report)
+                self._host.groups.report(self, frame.group_report.group, report)
             case "heartbeat":
                 pass
             case None:
@@ -478,6 +531,7 @@ class LinkServer:
             self.close(MANY_MARKS)
             return
         self._deliveries.peer = self.peer
+        self._host.groups.on_edge(self.peer.edge, self.peer.incarnation)
         self._welcome(in_doubt)
         for one in back:
             gone = types_pb2.Gone(

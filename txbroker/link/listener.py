@@ -20,6 +20,7 @@ from twisted.internet.protocol import Factory
 
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import OpenedLink
+from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.link.formats import LinkFormats
 from txbroker.link.frames import LinkError
 from txbroker.link.hello import HelloHead, head_of
@@ -52,6 +53,7 @@ class LinkListener(Factory):
         self,
         *,
         authority: Authority,
+        groups: GroupCoordinators,
         backpressure: Backpressure,
         watermark: DiskWatermark,
         counters: Counters,
@@ -62,6 +64,7 @@ class LinkListener(Factory):
         shares: FairShares,
     ) -> None:
         self.authority = authority
+        self.groups = groups
         self.backpressure = backpressure
         self.counters = counters
         self.max_links = max_links

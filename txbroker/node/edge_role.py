@@ -68,6 +68,7 @@ class EdgeRole:
             tasks=node_base.tasks,
             now=node_base.timers.now,
         )
+        self.reporter = EventLog()
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
         node_base.sockets.wire_owners(Route.sender)
@@ -159,7 +160,7 @@ class EdgeRole:
             connector=self._dialer,
             timers=node_base.timers,
             counters=node_base.counters,
-            reporter=EventLog(),
+            reporter=self.reporter,
             session_store=SessionStore(
                 sessions=tables.table("sessions"),
                 windows=tables.table("windows"),

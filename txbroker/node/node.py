@@ -56,7 +56,7 @@ class Node:
         self._edge_role = EdgeRole(node_base, self.authority)
         self.edge = self._edge_role.edge
         if self._owner is not None:
-            self._owner.wire(self.edge)
+            self._owner.wire(self._edge_role)
         self._control = ControlPlane(
             node_base,
             self._edge_role,
@@ -194,6 +194,8 @@ class Node:
                 self._node_base.retention.forget(name)
             else:
                 self.authority.reception.forget(name)
+            if self._owner is not None:
+                self._owner.groups.forget(name)
         self._removed = removed
 
     def _each_second(self) -> None:
@@ -201,6 +203,7 @@ class Node:
         self._edge_role.refresh()
         if self._owner is not None:
             self._owner.holding.own_zone.beat()
+            self._owner.groups.beat()
         self._edge_role.checkpoint()
         self._edge_role.record(() if self.authority is None else self.authority.transitions)
         if self._owner is not None:

@@ -10,9 +10,11 @@ from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_store import ZoneStore
 from txbroker.data.data_directory import wall
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
+from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.local.local_link import LocalLink
-from txbroker.edge.sessions.edge import Edge
+from txbroker.link.frames import LARGEST
 from txbroker.link.listener import LinkListener
+from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
 
 
@@ -21,6 +23,7 @@ class OwnerRole:
 
     holding: ZoneLifecycle
     links: LinkListener
+    groups: GroupCoordinators
 
     def __init__(self, node_base: NodeBase, apex: str) -> None:
         self._node_base = node_base
@@ -37,11 +40,22 @@ class OwnerRole:
         retained = self._node_base.config.limits.retained
         self.authority.most_retained = (retained.messages, retained.bytes)
 
-    def wire(self, edge: Edge) -> None:
+    def wire(self, edge_role: EdgeRole) -> None:
         """Connect the edge of the same node, which needs no link."""
-        node_base = self._node_base
+        node_base, edge, mqtt = self._node_base, edge_role.edge, edge_role.mqtt
+        self.groups = GroupCoordinators(
+            edge=edge,
+            router=node_base.router,
+            connects=mqtt.connects,
+            timers=node_base.timers,
+            reporter=edge_role.reporter,
+            mark_dirty=node_base.flush_queue.mark_dirty,
+            is_leaving=lambda: mqtt.is_leaving,
+            max_packet=LARGEST,
+        )
         self.store.wire_slices(partial(edge.slices.start, self.store))
         own_zone = LocalLink(edge, self.authority, node_base.backpressure)
+        own_zone.wire(self.groups)
         node_base.sockets.wire_zone(own_zone.way_through, own_zone.deliver_rest, EdgePeer.sender)
         self.holding = ZoneLifecycle(
             node_grant=node_base.node_grant,
@@ -54,6 +68,7 @@ class OwnerRole:
         )
         self.links = LinkListener(
             authority=self.authority,
+            groups=self.groups,
             backpressure=node_base.backpressure,
             watermark=node_base.watermark,
             counters=node_base.counters,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.zone_claims import StreamPosition
-from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId
+from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.v1 import link_pb2, types_pb2
 
@@ -44,6 +45,60 @@ def mark_to_wire(key: MarkKey, sequence: int) -> types_pb2.Mark:
     return types_pb2.Mark(
         edge=edge, incarnation=incarnation, zone=zone, stream=stream, sequence=sequence
     )
+
+
+def group_report_to_wire(group: str, report: GroupReport) -> link_pb2.GroupReport:
+    """Convert an edge's report on a group to its wire message."""
+    again = [place for place, was_sent in report.returned.items() if was_sent]
+    never = [place for place, was_sent in report.returned.items() if not was_sent]
+    return link_pb2.GroupReport(
+        group=group,
+        members=report.members,
+        limit=report.limit,
+        durable=report.is_durable,
+        request=report.request,
+        first=report.is_first,
+        held=_places(report.held),
+        done=_places(report.done),
+        returned=_places(never),
+        left=_places(again),
+        over=report.is_over,
+        moved=report.is_moved,
+    )
+
+
+def group_report_from_wire(report: link_pb2.GroupReport) -> GroupReport:
+    """Convert a wire message to an edge's report on a group."""
+    returned = dict.fromkeys(_positions(report.returned), False)
+    returned.update(dict.fromkeys(_positions(report.left), True))
+    return GroupReport(
+        members=report.members,
+        limit=report.limit,
+        is_durable=report.durable,
+        request=report.request,
+        is_first=report.first,
+        held=tuple(_positions(report.held)),
+        done=tuple(_positions(report.done)),
+        returned=returned,
+        is_over=report.over,
+        is_moved=report.moved,
+    )
+
+
+def _places(positions: Iterable[LogPosition]) -> list[link_pb2.Places]:
+    found: dict[JournalId, link_pb2.Places] = {}
+    for part, offset in positions:
+        if part not in found:
+            found[part] = link_pb2.Places(zone=part.zone, epoch=part.epoch)
+        found[part].offsets.append(offset)
+    return list(found.values())
+
+
+def _positions(places: Iterable[link_pb2.Places]) -> Iterator[LogPosition]:
+    for place in places:
+        part = JournalId(place.zone, place.epoch)
+        for offset in place.offsets:
+            yield LogPosition(part, offset)
 
 
 def holders_from_wire(low_water: link_pb2.LowWater) -> dict[JournalId, tuple[JournalHolder, ...]]:

@@ -160,6 +160,11 @@ cdef class PacketWriter:
         self.router.notify_output()
         return is_sent
 
+    def send_run(self, Run run not None):
+        """As in the reference."""
+        self.put_qos0(run, 0, run.entries_.size())
+        self.router.notify_output()
+
     def dequeue(self):
         """All output, which is the caller's from here on."""
         cdef iovec vectors[64]

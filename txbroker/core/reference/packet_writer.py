@@ -13,8 +13,8 @@ After `open_window`, a message of QoS 1 or 2 passes these states:
 
 `deliver` sends a live message at once if no message waits and the window has room.
 
-`lend` sends a message of a shared subscription, or none: such a message never waits here. Its packet
-id is reported (`dequeue_landed`) when the client has answered.
+`lend` sends a message of a shared subscription, or none: such a message never waits here. Its
+packet id is reported (`dequeue_landed`) when the client has answered.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
+
+if TYPE_CHECKING:
+    from txbroker.core.reference.run import Run
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which the client gets no message that can wait."""
@@ -158,6 +161,13 @@ class PacketWriter:
             return False
         self.send(packet)
         return True
+
+    def send_run(self, run: Run) -> None:
+        """Send a run of QoS 0 in the client's form; discard and count what has no room."""
+        for index in range(run.count):
+            message = run.message(index)
+            packet = self.encode_qos0(message.topic.encode(), message.payload, message.properties)
+            self.send_qos0(packet)
 
     def dequeue(self) -> Octets:
         """Remove and return all output; the result may be a view of bytes that were read."""

@@ -22,8 +22,10 @@ from txbroker.authority.edge_peer import TAKEN, EdgeCatchUp, EdgeGreeting, EdgeP
 from txbroker.authority.retained_messages import RetainedQuery
 from txbroker.core import Run, Way
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.local.local_outbox_stream import LocalOutboxStream
 from txbroker.edge.routing.durable_send_queue import DurableSendQueue
+from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Item, Publication, unfold
 from txbroker.edge.routing.route import Route
@@ -58,11 +60,16 @@ class LocalLink:
         self._streams: list[LocalOutboxStream] = []
         self._key: MarkKey
         self._next = 1
+        self._groups: GroupCoordinators | None = None
         backpressure.when_relieved(self._resume)
         edge.publisher.wire(self.forward)
         edge.interests.wire(self.answer_now)
 
     # from the node
+
+    def wire(self, groups: GroupCoordinators) -> None:
+        """Set the groups that this node coordinates."""
+        self._groups = groups
 
     def open(self, cut: ZoneCut) -> None:
         """Open the route here: the authority serves the zone now."""
@@ -264,8 +271,55 @@ class LocalLink:
         if self._peer is not None:
             self._authority.reception.set_low_water(self._peer, places, kept, holders)
 
+    def report_group(self, group: str, report: GroupReport) -> None:
+        """Report on the members of a group."""
+        if self._groups is not None:
+            self._groups.report(self, group, report)
+
     def close(self, reason: str) -> None:
         """Do nothing: there is no connection to close."""
+
+    # from the coordinators of groups (MemberPort)
+
+    @property
+    def edge_name(self) -> str:
+        """Return the name of this node."""
+        return self._edge.name
+
+    @property
+    def edge_life(self) -> int:
+        """Return the number of this process."""
+        return self._edge.incarnation
+
+    def lend(
+        self,
+        group: str,
+        part: JournalId,
+        offsets: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Lend messages, each to one member of the group."""
+        if self._route is not None:
+            places = [LogPosition(part, offset) for offset in offsets]
+            shared = self._edge.shared
+            shared.on_lent(self._route, group, places, messages, is_again=is_again)
+
+    def send_run(self, group: str, run: Run) -> None:
+        """Send messages of QoS 0, each to one member of the group."""
+        if self._route is not None:
+            self._edge.shared.on_run(self._route, group, run)
+
+    def confirm(self, group: str, pending: Collection[str]) -> None:
+        """Confirm the group's subscription."""
+        if self._route is not None:
+            self._edge.shared.on_confirmed(self._route, group, pending)
+
+    def confirm_report(self, group: str, request: int) -> None:
+        """Confirm that a report is durable."""
+        if self._route is not None:
+            self._edge.shared.on_report_confirmed(self._route, group, request)
 
     # from the authority (EdgePort)
 
@@ -313,6 +367,8 @@ class LocalLink:
             return
         route, self._route = self._route, None
         if route is not None:
+            if self._groups is not None:
+                self._groups.lose(self)
             self._is_parked = False
             self._streams.clear()
             route.queue.wait_first(self._outbound.close())

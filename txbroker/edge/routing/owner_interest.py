@@ -8,12 +8,14 @@ from collections.abc import Mapping, Set
 class OwnerInterest:
     """
     The interest at one owner. A question asks from which offset on a filter holds, and for its
-    retained messages; it is open until the owner answers, or the link breaks.
+    retained messages; it is open until the owner answers, or the link breaks. `groups` are the
+    shared subscriptions that the owner coordinates.
     """
 
-    __slots__ = ("_filters", "_requests")
+    __slots__ = ("_filters", "_requests", "groups")
 
     def __init__(self) -> None:
+        self.groups: set[str] = set()
         self._filters: set[str] = set()
         self._requests: dict[int, tuple[str, object]] = {}
 
@@ -30,7 +32,7 @@ class OwnerInterest:
     @property
     def is_empty(self) -> bool:
         """True if the owner need not hear of any filter."""
-        return not (self._filters or self._requests)
+        return not (self._filters or self._requests or self.groups)
 
     def add(self, topic_filter: str) -> None:
         """Add a filter."""

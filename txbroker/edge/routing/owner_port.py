@@ -7,6 +7,7 @@ from typing import Protocol
 
 from txbroker.core import Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.stored_outbox import OutboxEntry
 from txbroker.model.log_position import JournalHolder, JournalId
@@ -86,6 +87,9 @@ class OwnerPort(Protocol):
         `kept` is called when the marks are durable at the owner, and never if the connection breaks
         before. `holders` are the sessions that hold back most, for operators.
         """
+
+    def report_group(self, group: str, report: GroupReport) -> None:
+        """Report on the members of a group that the owner coordinates."""
 
     def close(self, reason: str) -> None:
         """Close this connection, which is lost when the call returns."""

@@ -32,6 +32,7 @@ from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.session_cursors import SessionCursors
 from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscriptions import Subscriptions
 from txbroker.model.counters import Counters
 from txbroker.model.reporter import Reporter
@@ -97,6 +98,7 @@ class ClientSessions:
         zones: ResolverCache,
         publisher: Publisher,
         subscriptions: Subscriptions,
+        shared: SharedSubscriptions,
         delivery: Delivery,
         cursors: SessionCursors,
         router: Router,
@@ -117,6 +119,7 @@ class ClientSessions:
         self._zones = zones
         self._publisher = publisher
         self._subscriptions = subscriptions
+        self._shared = shared
         self._delivery = delivery
         self._cursors = cursors
         self._router = router
@@ -147,7 +150,7 @@ class ClientSessions:
         """Apply other limits from now on, to existing sessions as well."""
         self._limits = limits
         self.backlog.limits = limits.session
-        self._subscriptions.wait = limits.suback_wait
+        self._subscriptions.wait = self._shared.wait = limits.suback_wait
         self._router.set_cache_limit(limits.cache)
         self._zones.limit = limits.cache
         for session in self.sessions.values():
@@ -231,6 +234,7 @@ class ClientSessions:
         # reach its owner.
         for session in loaded:
             self._subscriptions.resume(session, session.subscriptions)
+            self._shared.adopt(session)
 
     def keys_in_doubt(self) -> Iterator[MarkKey]:
         """
@@ -275,6 +279,7 @@ class ClientSessions:
         self._subscriptions.follow_zones(session, filters)
         if session.sink is not None:
             self._cursors.on_connect(session)
+        self._shared.adopt(session)
 
     def publish_will(
         self, client_id: str, will: Will, which: WillId | None, sent: Callable[[], None]
@@ -398,6 +403,7 @@ class ClientSessions:
             if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
                 # else after a crash the session seems away for too long, and expires
                 self.session_store.save_soon()
+        self._shared.connect(session)
         return True
 
     def miss(self, session: Session) -> None:
@@ -416,6 +422,7 @@ class ClientSessions:
         """Detach the connection, which is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
         if session.sender.sink is not connection:
             return
+        self._shared.disconnect(session)
         session.detach()
         self._execute(session, is_will_due=will)
         if not session.clean:
@@ -505,6 +512,10 @@ class ClientSessions:
     def now(self) -> float:
         """Return the seconds since some fixed moment."""
         return self._timers.now()
+
+    def answer_leases(self, leases: list[int]) -> None:
+        """Note that a client has answered messages that groups lent."""
+        self._shared.answer(leases)
 
     def zone_of(self, topic: str) -> str:
         """Return the apex of the zone to which a publish of the topic goes."""
@@ -599,6 +610,7 @@ class ClientSessions:
         else:
             self._wills.publish_now(session.client_id)  # [MQTT-3.1.2-8]
         self._subscriptions.end(session)
+        self._shared.end(session)
         session.close()
         if not session.clean:
             self.session_store.forget(session)

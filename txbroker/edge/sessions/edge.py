@@ -38,6 +38,7 @@ from txbroker.edge.sessions.low_water import LowWater
 from txbroker.edge.sessions.retained_feeds import RetainedFeeds
 from txbroker.edge.sessions.session_cursors import SessionCursors
 from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
 from txbroker.edge.sessions.subscriptions import Subscriptions
 from txbroker.edge.sessions.sys_tree import SysTree
@@ -183,12 +184,23 @@ class Edge:
             ledger_writer=self.recording,
             wait=limits.suback_wait,
         )
+        self.shared = SharedSubscriptions(
+            zones=self.zones,
+            wake=self.publisher.wake,
+            session_store=session_store,
+            timers=timers,
+            counters=counters,
+            reporter=reporter,
+            again=again,
+            wait=limits.suback_wait,
+        )
         self.clients = ClientSessions(
             sessions,
             node=name,
             zones=self.zones,
             publisher=self.publisher,
             subscriptions=self.subscriptions,
+            shared=self.shared,
             delivery=self.delivery,
             cursors=self.cursors,
             router=router,
@@ -231,6 +243,7 @@ class Edge:
         self.outboxes.work()
         self.backlog.work()
         self.slices.work()
+        self.shared.work()
 
     def unpublished(self) -> dict[str, int]:
         """Return, by zone, how many QoS 1/2 publishes are still on their way from here, at most."""
@@ -322,6 +335,7 @@ class Edge:
         self.outboxes.check()
         self.cursors.check()
         self.low_water.check()
+        self.shared.check()
         waiting = self.outboxes.unsafe_size + sum(r.queue.waiting_size for r in self.zones)
         known = self.zones.backlog.size
         holds(self, 34, "bytes that wait are counted", waiting == known, waiting, known)
@@ -344,11 +358,13 @@ class Edge:
         self.interests.on_online(route)
         self.cursors.on_online(route)
         self.cuts.forget_ended(route)
+        self.shared.on_online(route)
 
     def on_lost(self, route: Route, key: MarkKey) -> None:
         """Note that the connection to the owner broke."""
         is_ending = route.is_ending
         route.lose()
+        self.shared.on_lost(route)
         self.publisher.on_lost(route, key)
         self.outboxes.on_lost(route)
         if is_ending:
@@ -413,6 +429,7 @@ class Edge:
         Refresh, once a second, answers whose time to live is over; they serve meanwhile (RFC 8767).
         """
         self.publisher.use_freed_room()
+        self.shared.beat()
         self._count_evictions()
         self.clients.count_fills()
         now = self._timers.now()

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from txbroker.delegation.peer_checks import (
     check,
     check_filters,
+    check_groups,
     check_properties,
     check_topics,
 )
@@ -25,6 +26,7 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
 from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_4
@@ -49,6 +51,13 @@ def encode_session(session: Session, away_since: int, *, is_whole: bool = True) 
         expiry=session.expiry,
         level=session.level,
     )
+    for shared in session.shared.values():
+        stored.shared.add(
+            filter=shared.topic_filter,
+            qos=shared.qos,
+            options=shared.options,
+            identifier=shared.identifier,
+        )
     if not is_whole:
         stored.number = session.number
         return stored.SerializeToString()
@@ -115,6 +124,8 @@ def decode_session(value: bytes, session: Session) -> tuple[int, int]:
     session.level = stored.level or LEVEL_4
     for kept in stored.subscriptions:
         _add_subscription(session, kept.filter, kept)
+    for kept in stored.shared:
+        session.share(SharedSubscription(kept.filter, kept.qos, kept.options, kept.identifier))
     return stored.away_since, stored.number
 
 
@@ -252,15 +263,17 @@ def check_move(value: bytes) -> None:
         raise PeerError("a session that cannot be read") from None
     check(session)
     check_filters(entry.filter for entry in session.subscriptions)
+    check_groups(entry.filter for entry in session.shared)
     for had in window.had:
         check_filters(had.filters)
     check_topics("", (flow.topic for flow in window.flows if flow.topic))
     check_properties(flow.properties for flow in window.flows)
     identifiers = [i for flow in window.flows for i in flow.identifiers]
-    identifiers += (entry.identifier for entry in session.subscriptions if entry.identifier)
+    subscriptions = [*session.subscriptions, *session.shared]
+    identifiers += (entry.identifier for entry in subscriptions if entry.identifier)
     if not all(0 < identifier <= MOST_IDENTIFIER for identifier in identifiers):
         raise PeerError("a subscription identifier that no client can set")
-    if any(entry.options & ~DELIVERY_BITS for entry in session.subscriptions):
+    if any(entry.options & ~DELIVERY_BITS or entry.qos > 2 for entry in subscriptions):
         raise PeerError("subscription options that are not kept")
 
 

@@ -98,4 +98,7 @@ def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:
                 if part.zone in confirmed:
                     mine.exclude(part, start)
             yield topic_filter
+    for shared in other.shared.values():
+        if shared.topic_filter not in known.shared:
+            known.share(shared)
     known.on_subscriptions_changed()

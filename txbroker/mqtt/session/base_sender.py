@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from txbroker.model.log_position import JournalId, LogPosition
@@ -74,6 +75,12 @@ class SendingSession(Protocol):
 
     def now(self) -> float:
         """Return the seconds since some fixed moment."""
+
+    def save_then(self, action: Callable[[], None]) -> None:
+        """Run `action` when the session's present state is durable."""
+
+    def answer_leases(self, leases: list[int]) -> None:
+        """Note that the client has answered messages that a group lent."""
 
     def count_full_window(self, limit: str) -> None:
         """
@@ -250,6 +257,25 @@ class BaseSender:
 
     def unload(self) -> None:
         """Forget messages that a journal has: the client has been away for long."""
+
+    # from a group, which lends messages
+
+    @property
+    def lend_room(self) -> int:
+        """Return how many lent messages the client may get now."""
+        return 0
+
+    def lend(self, entry: OutboundMessage) -> bool:
+        """Send a message that a group lends; return False if there is no room."""
+        raise NotImplementedError
+
+    def reclaim(self) -> tuple[list[int], list[int]]:
+        """
+        Take the lent messages back, as the client leaves.
+
+        Returns the leases of the messages that another client may get, and of those that none may.
+        """
+        raise NotImplementedError
 
     # internal
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from txbroker.model.log_position import LogPosition
-from txbroker.mqtt.session.base_sender import BaseSender
+from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
@@ -22,7 +22,11 @@ from txbroker.mqtt.wire.return_codes import wrong_answer
 class CleanSender(BaseSender):
     """The sender of a clean session."""
 
-    __slots__ = ()
+    __slots__ = ("_leases",)
+
+    def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
+        super().__init__(session, limits=limits)
+        self._leases: dict[int, OutboundMessage] | None = None
 
     # from the session: its life
 
@@ -152,6 +156,59 @@ class CleanSender(BaseSender):
             if not self.sink.packet_writer.complete(packet_id):
                 raise wrong_answer(packet_id)
             self._send_due()
+
+    def poll_packet_writer(self) -> None:
+        """Report answers to lent messages too."""
+        super().poll_packet_writer()
+        if self._leases and self.sink is not None:
+            landed = self.sink.packet_writer.dequeue_landed()
+            if landed:
+                leases = [self._leases.pop(packet_id).lease for packet_id in landed]
+                self._session.answer_leases(leases)
+
+    # from a group, which lends messages
+
+    @property
+    def lend_room(self) -> int:
+        """Return how many lent messages the client may get now."""
+        return 0 if self.sink is None else self.sink.packet_writer.lend_room
+
+    def lend(self, entry: OutboundMessage) -> bool:
+        """Send a message that a group lends; return False if there is no room."""
+        if self.sink is None:
+            return False
+        message = entry.message
+        assert message is not None
+        packet_id = self.sink.packet_writer.lend(
+            message.topic.encode(),
+            message.payload,
+            entry.qos,
+            entry.size,
+            entry.properties,
+            retain=entry.retain,
+            again=entry.is_again,
+        )
+        if not packet_id:
+            return False
+        if self._leases is None:
+            self._leases = {}
+        self._leases[packet_id] = entry
+        return True
+
+    def reclaim(self) -> tuple[list[int], list[int]]:
+        """
+        Take the lent messages back, as the client leaves.
+
+        Returns the leases of the messages that another client may get, and of those that none may:
+        a QoS 2 message was sent, and the session ends [MQTT-4.8.2-5].
+        """
+        self.poll_packet_writer()
+        lent, self._leases = self._leases, None
+        back: list[int] = []
+        ended: list[int] = []
+        for entry in (lent or {}).values():
+            (back if entry.qos == 1 else ended).append(entry.lease)
+        return back, ended
 
     # from the edge and from operators
 

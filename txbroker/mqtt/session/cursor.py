@@ -13,7 +13,7 @@ from txbroker.core import Target
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.topics import matches
 from txbroker.mqtt.wire.message import Message
-from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED, NO_LOCAL
 
 _NONE_PENDING: Final[frozenset[str]] = frozenset()
 _NO_STARTS: Final[Mapping[JournalId, int]] = MappingProxyType({})
@@ -118,7 +118,9 @@ class Subscription:
         if target is not None:
             target.qos = self.qos
             is_held = self.is_fresh and self.held is not None
-            target.is_plain = not (self.pending or is_held or self.is_special)
+            # A run has no retained messages, so it is the same to `AS_PUBLISHED`.
+            is_special = self.options & NO_LOCAL or self.identifier
+            target.is_plain = not (self.pending or is_held or is_special)
 
 
 @lru_cache(maxsize=16)

@@ -194,6 +194,7 @@ class DurableSender(BaseSender):
         if window is None:
             return
         flights, is_changed, wrong = window.flights, False, 0
+        leases: list[int] = []
         recording = self._session.watcher.recording
         for packet_id in packet_ids:
             entry = flights.get(packet_id)
@@ -202,11 +203,15 @@ class DurableSender(BaseSender):
             elif entry is not None and entry.is_sent:
                 self.numbering.forget(window.land(packet_id))
                 is_changed = True
+                if entry.lease:
+                    leases.append(entry.lease)
                 if recording is not None:
                     recording.delivered(self._session.client_id, entry.place)
         if is_changed:
             self._session.save()
             self._send_due()
+        if leases:
+            self._session.answer_leases(leases)
         if wrong:
             raise wrong_answer(wrong)
 
@@ -253,22 +258,70 @@ class DurableSender(BaseSender):
             self._session.save()
             self._send_due()
 
+    # from a group, which lends messages
+
+    @property
+    def lend_room(self) -> int:
+        """Return how many lent messages the client may get now."""
+        window, sink = self.window, self.sink
+        if sink is None or not sink.packet_writer.has_room:
+            return 0
+        if window is None:
+            return self.inflight
+        if window.waiting or not self._can_launch(window, sink):
+            return 0
+        return self.inflight - len(window.flights)
+
+    def lend(self, entry: OutboundMessage) -> bool:
+        """
+        Send a message that a group lends; return False if there is no room.
+
+        At QoS 1 the message belongs to the group until PUBACK. At QoS 2 the message belongs to the
+        session as soon as the session is durable with it: no other client may get it
+        [MQTT-4.8.2-5].
+        """
+        if not self.lend_room:
+            return False
+        self.deliver(entry)
+        if entry.qos == 2:
+            lease, entry.lease = entry.lease, 0
+            self._session.save_then(lambda: self._session.answer_leases([lease]))
+        return True
+
+    def reclaim(self) -> tuple[list[int], list[int]]:
+        """
+        Take the lent messages back, as the client leaves.
+
+        Returns the leases of the messages that another client may get, and of those that none may.
+        """
+        window = self.window
+        if window is None:
+            return [], []
+        lent = [packet_id for packet_id, entry in window.flights.items() if entry.lease]
+        back = []
+        for packet_id in lent:
+            entry = window.land(packet_id)
+            self.numbering.forget(entry)
+            back.append(entry.lease)
+        if back:
+            self._session.save()
+        return back, []
+
     # from the session store
 
     def on_saved(self, packet_ids: Iterable[int]) -> None:
         """Send the packets of these flows: their packet ids are durable (protocol rule 17)."""
-        window, sink = self.window, self.sink
+        window = self.window
         if window is None:
             return
-        out: list[bytes] = []
+        due: list[tuple[int, OutboundMessage]] = []
         for packet_id in packet_ids:
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
-                if sink is not None:
-                    out.append(_packet(packet_id, entry, sink.packet_writer.level))
-        if sink is not None and out:
-            sink.packet_writer.send(b"".join(out))
+                due.append((packet_id, entry))
+        if due:
+            self._emit(due)
 
     def dequeue_unsaved(self) -> list[int]:
         """Return the packet ids whose packets wait for `on_saved`, each once."""
@@ -337,7 +390,7 @@ class DurableSender(BaseSender):
             window.restore(entry, message)
             is_late = entry.place is not None and entry.place.part in window.late
             if is_late and self.sink is not None:
-                self._send(packet_id, entry)
+                self._emit([(packet_id, entry)])
         self._send_due()
 
     def defer(self, part: JournalId) -> None:
@@ -427,7 +480,7 @@ class DurableSender(BaseSender):
                 self.numbering.forget(window.land(packet_id))
                 self._session.save()
             elif entry is not None and not entry.is_unsaved:
-                self._send(packet_id, entry)
+                self._emit([(packet_id, entry)])
         if window is not None:
             self._launch_waiting(window, sink)
         if self._session.is_behind and (window is None or window.is_short):
@@ -473,15 +526,17 @@ class DurableSender(BaseSender):
         self._to_save.append(packet_id)
         self._session.save_first()
 
-    def _send(self, packet_id: int, entry: OutboundMessage) -> None:
-        assert self.sink is not None
-        packet_writer = self.sink.packet_writer
-        packet_writer.send(_packet(packet_id, entry, packet_writer.level))
+    def _emit(self, flights: list[tuple[int, OutboundMessage]]) -> None:
+        """Send the packets that are due for these flights, if the client is connected."""
+        if self.sink is not None:
+            packet_writer = self.sink.packet_writer
+            level = packet_writer.level
+            packet_writer.send(b"".join([_packet(*flight, level) for flight in flights]))
 
 
 def _packet(packet_id: int, entry: OutboundMessage, level: int) -> bytes:
     """Return the packet due for the message, which counts as sent from now on."""
     if entry.released:
         return encode(Pubrel(packet_id=packet_id))
-    dup, entry.is_sent = entry.is_sent, True
+    dup, entry.is_sent = entry.is_sent or entry.is_again, True
     return entry.packet(packet_id, dup=dup, level=level)

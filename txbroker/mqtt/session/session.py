@@ -8,7 +8,8 @@ where messages come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
@@ -17,11 +18,15 @@ from txbroker.mqtt.session.clean_sender import CleanSender
 from txbroker.mqtt.session.cursor import Cursor, Subscription
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.durable_sender import DurableSender
+from txbroker.mqtt.session.group_sender import GROUP_PREFIX, GroupSender
 from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.receiver import SessionReceiver
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.packets import LEVEL_4, Will
+
+_NONE_SHARED: Final[Mapping[str, SharedSubscription]] = MappingProxyType({})
 
 TOPICS_REMEMBERED = 1_000
 """Topics whose matching subscriptions a session caches while it reads a journal."""
@@ -66,6 +71,9 @@ class SessionOwner(Protocol):
     def zone_of(self, topic: str) -> str:
         """Return the zone of a publish with this topic."""
 
+    def answer_leases(self, leases: list[int]) -> None:
+        """Note that a client has answered messages that groups lent."""
+
     def window_is_full(self, session: Session, limit: str) -> None:
         """
         Note that the window is full until the client acknowledges; `limit` is the configuration
@@ -80,9 +88,10 @@ class Session:
     `places` say how far it has come in the journals, `sender` has what goes to the client and
     `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
     of them is here. `is_special`: True if any of its subscriptions is or was. `when_asked` is
-    called once when less is `subscribing`. `number`: under which a store keeps what it has very
-    many of; 0: none. `expiry`: seconds that a kept session outlives its connection; None:
-    `session_limits.age`. `level`: the protocol that its client spoke last.
+    called once when less is `subscribing`. `shared`: the shared subscriptions by their whole
+    filter. `number`: under which a store keeps what it has very many of; 0: none. `expiry`: seconds
+    that a kept session outlives its connection; None: `session_limits.age`. `level`: the protocol
+    that its client spoke last.
     """
 
     __slots__ = (
@@ -103,6 +112,7 @@ class Session:
         "level",
         "number",
         "sender",
+        "shared",
         "subscribing",
         "subscriptions",
         "watcher",
@@ -119,6 +129,7 @@ class Session:
         self.expiry: int | None = None
         self.level = LEVEL_4
         self.subscriptions: dict[str, Subscription] = {}
+        self.shared: Mapping[str, SharedSubscription] = _NONE_SHARED
         self._changed: dict[str, None] | None = None if clean else {}
         self.number = 0
         self.will: Will | None = None
@@ -129,8 +140,13 @@ class Session:
         self.is_over = False
         self.is_special = False
         self._places: CursorSet | None = None
-        make_sender = CleanSender if clean else DurableSender
-        self.sender: DurableSender | CleanSender = make_sender(self, limits=limits)
+        self.sender: DurableSender | CleanSender
+        if clean:
+            self.sender = CleanSender(self, limits=limits)
+        elif client_id.startswith(GROUP_PREFIX):
+            self.sender = GroupSender(self, limits=limits)
+        else:
+            self.sender = DurableSender(self, limits=limits)
         self._receiver: SessionReceiver | None = None
         self.has_received = False
         self.watcher = watcher
@@ -284,6 +300,10 @@ class Session:
         """Return the seconds since some fixed moment."""
         return self.watcher.now()
 
+    def answer_leases(self, leases: list[int]) -> None:
+        """Note that the client has answered messages that groups lent."""
+        self.watcher.answer_leases(leases)
+
     def count_full_window(self, limit: str) -> None:
         """
         Note that the window is full until the client acknowledges; `limit` is the configuration
@@ -325,6 +345,14 @@ class Session:
             self._changed.update(dict.fromkeys(self.subscriptions))
         if self._receiver is not None:
             self._receiver.change_all()
+
+    def share(self, subscription: SharedSubscription) -> None:
+        """Add a shared subscription, in place of one with the same filter."""
+        self.shared = {**self.shared, subscription.topic_filter: subscription}
+
+    def unshare(self, topic_filter: str) -> None:
+        """Remove a shared subscription."""
+        self.shared = {f: s for f, s in self.shared.items() if f != topic_filter} or _NONE_SHARED
 
     # from the edge: messages
 

@@ -54,7 +54,8 @@ class OutboundMessage:
     kept under `number`. `message` None: to be read again before it can be sent. `identifiers`: the
     subscription identifiers that its packet carries. `until`: the time at which a message that
     waits expires; None: never, or not known yet. `is_unsaved`: its packet (PUBLISH, or PUBREL)
-    waits until its flow is durable. `size`: bytes that it counts for.
+    waits until its flow is durable. `lease`: under which a group lent the message; 0: none did.
+    `is_again`: another client of the group had it before. `size`: bytes that it counts for.
     """
 
     message: Message | None
@@ -67,6 +68,8 @@ class OutboundMessage:
     is_sent: bool = False
     is_unsaved: bool = False
     until: float | None = None
+    lease: int = 0
+    is_again: bool = False
     size: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

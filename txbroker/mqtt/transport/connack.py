@@ -27,7 +27,6 @@ def accepted(
         assigned_client_id=session.client_id if is_assigned else None,
         topic_alias_maximum=service.topic_aliases or None,
         server_keep_alive=keep_alive_of(service, packet, is_told=True),
-        shared_available=False,
     )
     return encode(Connack(present, ReasonCode.SUCCESS, properties), LEVEL_5)
 

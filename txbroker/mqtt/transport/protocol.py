@@ -25,6 +25,7 @@ from zope.interface import implementer
 from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.session.connection_rules import judge, judge_beginning, level_of
+from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
 from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe
@@ -359,7 +360,7 @@ class MqttProtocol(ConnectionLifetime):
         is_assigned = not packet.client_id
         if is_assigned:
             packet = attrs.evolve(packet, client_id=client_id)
-        if len(client_id) > self._service.max_client_id // 4:
+        if len(client_id) > self._service.max_client_id // 4 or client_id[0] == "$":
             self._check_client_id(client_id)
         self._client_id = client_id
         if self._service.is_leaving:
@@ -375,11 +376,15 @@ class MqttProtocol(ConnectionLifetime):
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.max_client_id
+        code = ConnackCode.IDENTIFIER_REJECTED
+        invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if len(client_id.encode()) > most:
             reason = f"A client id is longer than {most} bytes."
-            code = ConnackCode.IDENTIFIER_REJECTED
-            invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             raise ProtocolViolation("limits.client_id", reason, code, reason_code=invalid)
+        if client_id.startswith(GROUP_PREFIX):
+            # The client would take over the session of a group.
+            reason = f"A client id does not begin with {GROUP_PREFIX}, as groups have such ids."
+            raise ProtocolViolation("[MQTT-3.1.3-8]", reason, code, reason_code=invalid)
 
     def _accept(self, packet: Connect, is_assigned: bool, session: Session, present: bool) -> None:
         """Answer CONNACK and attach the session, which is durable if it must be."""

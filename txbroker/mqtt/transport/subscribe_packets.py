@@ -12,6 +12,9 @@ from typing import Final
 
 import attrs
 
+from txbroker.model.share_name import shared_subscription
+from txbroker.model.topics import TopicError
+from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.wire.decoder import (
@@ -40,8 +43,6 @@ MOST_NAMED: Final = 100
 
 PENDING_ZONE: Final = "pending-zone"
 """Name of the user property of SUBACK with the apex of a zone that has not confirmed."""
-
-SHARED: Final = "$share/"
 
 CHECKED: Final = 256
 """Filters that one step checks, before any takes effect."""
@@ -97,7 +98,7 @@ def unsubscribe(service: MqttService, session: Session, packet: Unsubscribe, sen
     def acknowledge() -> None:
         send(Unsuback(packet.packet_id, reasons))  # [MQTT-3.10.4-4]
 
-    service.edge.subscriptions.unsubscribe(session, packet.filters, acknowledge)
+    _unsubscribe(service, session, packet.filters, acknowledge)
 
 
 @attrs.frozen
@@ -175,20 +176,36 @@ def _process_unsubscribe(
         filters, at = unsubscribed_filters(body, at, PIECE, session.level)
         reasons += _unsubscribe_reasons(session, filters)
         pieces.add()
-        service.edge.subscriptions.unsubscribe(session, filters, pieces.end)
+        _unsubscribe(service, session, filters, pieces.end)
         yield
     pieces.end()
 
 
 def _unsubscribe_reasons(session: Session, filters: Sequence[str]) -> bytes:
     """Return a reason code for each filter; a filter that comes twice is gone the second time."""
-    left = {text for text in filters if text in session.subscriptions}
+    left = {text for text in filters if text in session.subscriptions or text in session.shared}
     reasons = bytearray()
     for text in filters:
         is_known = text in left
         left.discard(text)
         reasons.append(ReasonCode.SUCCESS if is_known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
     return bytes(reasons)
+
+
+def _unsubscribe(
+    service: MqttService,
+    session: Session,
+    filters: Sequence[str],
+    acknowledge: Callable[[], None],
+) -> None:
+    shared = [text for text in filters if text in session.shared]
+    if not shared:
+        service.edge.subscriptions.unsubscribe(session, filters, acknowledge)
+        return
+    pieces = _Pieces(acknowledge)
+    pieces.add()
+    service.edge.shared.unsubscribe(session, shared, pieces.end)
+    service.edge.subscriptions.unsubscribe(session, filters, pieces.end)
 
 
 def _subscribe(
@@ -203,34 +220,48 @@ def _subscribe(
     if not admitted:
         acknowledge()
         return
-    if len(admitted) < len(packet.filters):
-        packet = Subscribe(packet.packet_id, admitted, packet.properties)
-    service.edge.subscriptions.subscribe(session, packet, acknowledge, answer.note_pending)
+    shared = tuple(pair for pair in admitted if pair[0].startswith(GROUP_PREFIX))
+    if not shared:
+        if len(admitted) < len(packet.filters):
+            packet = Subscribe(packet.packet_id, admitted, packet.properties)
+        service.edge.subscriptions.subscribe(session, packet, acknowledge, answer.note_pending)
+        return
+    pieces = _Pieces(acknowledge)
+    plain = tuple(pair for pair in admitted if pair not in shared)
+    if plain:
+        pieces.add()
+        packet = Subscribe(packet.packet_id, plain, packet.properties)
+        service.edge.subscriptions.subscribe(session, packet, pieces.end, answer.note_pending)
+    identifiers = packet.properties.subscription_identifiers
+    identifier = identifiers[0] if identifiers else 0
+    service.edge.shared.subscribe(session, shared, identifier, pieces.end, answer.note_pending)
 
 
 def _admit(
     service: MqttService, session: Session, filters: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
     """Return the filters for which the session has room, and the codes of SUBACK."""
-    known, most = session.subscriptions, service.max_subscriptions
+    known, shared = session.subscriptions, session.shared
+    most = service.max_subscriptions
     is_5 = session.level >= LEVEL_5
     full = ReasonCode.QUOTA_EXCEEDED if is_5 else SUBACK_FAILURE
     codes = [options & QOS_BITS for _, options in filters]
-    if len(known) + len(filters) <= most and not is_5:
+    room = most - len(known) - len(shared)
+    if len(filters) <= room and not any(text.startswith(GROUP_PREFIX) for text, _ in filters):
         return filters, codes
     admitted: dict[str, int] = {}
-    room = most - len(known)
+    refused = 0
     for place, (topic_filter, options) in enumerate(filters):
-        if is_5 and topic_filter.startswith(SHARED):
-            codes[place] = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not _is_legal(topic_filter):
+            codes[place] = SUBACK_FAILURE
             continue
-        if topic_filter not in known and topic_filter not in admitted:
+        if not (topic_filter in known or topic_filter in shared or topic_filter in admitted):
             if room <= 0:
                 codes[place] = full
+                refused += 1
                 continue
             room -= 1
         admitted[topic_filter] = options
-    refused = codes.count(full)
     if refused:
         service.counters.add("subscriptions.over_limit", refused)
         log_limited(
@@ -242,3 +273,12 @@ def _admit(
             value=most,
         )
     return tuple(admitted.items()), codes
+
+
+def _is_legal(topic_filter: str) -> bool:
+    """True unless the filter of a client below level 5 begins as a shared one and is none."""
+    try:
+        shared_subscription(topic_filter)
+    except TopicError:
+        return False
+    return True

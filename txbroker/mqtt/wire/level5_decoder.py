@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
-from txbroker.model.shared_subscription import shared_subscription
+from txbroker.model.share_name import shared_subscription
 from txbroker.model.topics import TopicError
 from txbroker.mqtt.wire.fields import (
     RECENT_TOPIC_BYTES,

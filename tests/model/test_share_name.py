@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbroker.model.shared_subscription import shared_subscription
+from txbroker.model.share_name import shared_subscription
 from txbroker.model.topics import TopicError
 
 

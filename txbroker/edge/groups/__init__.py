@@ -1,0 +1,1 @@
+"""Shared subscriptions: the groups, their members at each edge, and who lends to them. Pure."""

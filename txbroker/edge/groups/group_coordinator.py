@@ -1,0 +1,424 @@
+"""
+The coordinator of one group: it lends the messages of the group's session to members.
+
+Theory of operation. The group is a durable session whose client id is the group's whole filter (see
+`GroupSender`), and the coordinator is its client. A message that the session sends is waiting, then
+lent to an edge, then complete. The coordinator lends as many messages to an edge as the edge has
+reported room for. Each edge gets its share by the number of its members.
+
+A QoS 1 message whose edge is gone is lent to another one. A QoS 2 message stays lent until that
+edge comes back, or its next process reports that it does not have the message. After a start the
+coordinator waits for such reports (`SETTLING`), as it does not know what was lent.
+
+Invariant: a message in flight is at one place: waiting, in doubt, or lent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import attrs
+
+from txbroker.core import Router, Run
+from txbroker.edge.groups.member_port import MemberPort
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.group_sender import GroupSender
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import LEVEL_5
+
+SETTLING: Final = 3.0
+"""Seconds for which a QoS 2 message of an earlier process waits for the edge that may have it."""
+
+MOST_LENT: Final = 65_535
+"""The most unanswered messages of a group: each has a packet id."""
+
+_NO_JOURNAL: Final = JournalId("", 0)
+"""Stands for the journal of a message that no journal has; its offset is the packet id."""
+
+
+@attrs.define(eq=False)
+class GroupEdge:
+    """
+    An edge with members, connected or not.
+
+    - `life`: the number of its process that reported last.
+    - `sent`: messages lent on the present connection; at most `limit`.
+    - `turns`: messages lent for each member, by which edges take turns.
+    """
+
+    name: str
+    life: int = 0
+    port: MemberPort | None = None
+    members: int = 0
+    is_durable: bool = False
+    limit: int = 0
+    sent: int = 0
+    turns: float = 0.0
+    is_stale: bool = False
+
+    @property
+    def room(self) -> int:
+        """Messages that may be lent to the edge now."""
+        return 0 if self.port is None or not self.members else max(self.limit - self.sent, 0)
+
+
+@attrs.define(eq=False)
+class _Lent:
+    packet_id: int
+    edge: GroupEdge
+
+
+class GroupCoordinator:
+    """
+    The group `text`; the session's `GroupSink` while a session is attached.
+
+    `changed` asks for a call of `flush` at the end of the turn, `on_closed` reports that another
+    node has the session.
+    """
+
+    receive_maximum = 0
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        router: Router,
+        now: Callable[[], float],
+        changed: Callable[[GroupCoordinator], None],
+        on_closed: Callable[[GroupCoordinator], None],
+        count_dropped: Callable[[int], None],
+        max_packet: int,
+    ) -> None:
+        self.text = text
+        self.packet_writer = router.make_packet_writer()
+        self.edges: dict[str, GroupEdge] = {}
+        self.session: Session | None = None
+        self.pending: Collection[str] | None = None
+        self._now = now
+        self._changed = changed
+        self._on_closed = on_closed
+        self._count_dropped = count_dropped
+        self._waiting: deque[tuple[int, OutboundMessage]] = deque()
+        self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
+        self._settled_at = 0.0
+        self._resumed_at: float | None = None
+        self._lent: dict[LogPosition, _Lent] = {}
+        self._held: dict[LogPosition, GroupEdge] = {}
+        self._confirms: list[tuple[MemberPort, int]] = []
+        self._reader = router.make_packet_reader(self.packet_writer, max_packet)
+        self.packet_writer.level = LEVEL_5
+        self.packet_writer.connection = self
+
+    # its life
+
+    @property
+    def has_members(self) -> bool:
+        """True if an edge with members is connected."""
+        return any(edge.port is not None for edge in self.edges.values())
+
+    @property
+    def is_durable(self) -> bool:
+        """True if the session of a member outlives its connection."""
+        return any(edge.is_durable for edge in self.edges.values())
+
+    @property
+    def sender(self) -> GroupSender | None:
+        """Return the session's sender while the session is attached."""
+        if self.session is None:
+            return None
+        assert isinstance(self.session.sender, GroupSender)
+        return self.session.sender
+
+    def knows_all_edges(self, grace: float) -> bool:
+        """
+        True if no other edge has members: the group is new, or `grace` seconds have passed since it
+        came from another process.
+        """
+        return self._resumed_at is None or self._now() - self._resumed_at >= grace
+
+    def attach(self, session: Session, *, present: bool) -> None:
+        """Begin with the group's session, just before it is attached; `present`: it is not new."""
+        self.session = session
+        if present and self._resumed_at is None:
+            self._resumed_at = self._now()
+        self._settled_at = self._now() + SETTLING
+        self._reader.open(session, "", None, clean=False, level=LEVEL_5)
+        self._count_room()
+
+    def detach(self) -> None:
+        """Forget the session and all of its messages: it goes on elsewhere, or later."""
+        self.session = None
+        self.pending = None
+        self._waiting.clear()
+        self._doubtful.clear()
+        self._lent.clear()
+        self._confirms.clear()
+        self._reader.close()
+        self.packet_writer.dequeue()
+
+    def confirm(self, pending: Collection[str]) -> None:
+        """Tell all edges that the group has its subscription."""
+        self.pending = pending
+        for edge in self.edges.values():
+            if edge.port is not None:
+                edge.port.confirm(self.text, pending)
+
+    # from edges
+
+    def report(self, port: MemberPort, report: GroupReport) -> None:
+        """Apply an edge's report on its members."""
+        edge = self.edges.get(port.edge_name)
+        if edge is None:
+            if report.is_over:
+                return
+            edge = self.edges[port.edge_name] = GroupEdge(port.edge_name)
+        if report.is_first:
+            self._begin(edge, port, report)
+        elif edge.port is not port:
+            return  # a late report on an earlier connection
+        if edge.members == 0:
+            edge.turns = max(edge.turns, self._least_turns(edge))
+        edge.members, edge.limit = report.members, report.limit
+        edge.is_durable = report.is_durable
+        self._complete(report.done)
+        for place, is_again in report.returned.items():
+            self._take_back(edge, place, is_again=is_again)
+        if report.request:
+            self._confirms.append((port, report.request))
+        if report.is_over:
+            self.remove(edge)
+        self._changed(self)
+
+    def lose(self, port: MemberPort) -> None:
+        """Lend an edge's QoS 1 messages to others: its connection broke."""
+        edge = self.edges.get(port.edge_name)
+        if edge is None or edge.port is not port:
+            return
+        edge.port, edge.members = None, 0
+        sender = self.sender
+        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
+            entry = None if sender is None else sender.flight(self._lent[place].packet_id)
+            if entry is None or entry.qos == 1:
+                self._take_back(edge, place, is_again=True)
+        self._changed(self)
+
+    def remove(self, edge: GroupEdge) -> None:
+        """Forget an edge, and lend all of its messages to others."""
+        self.edges.pop(edge.name, None)
+        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
+            self._take_back(edge, place, is_again=True)
+        for place in [place for place, holder in self._held.items() if holder is edge]:
+            del self._held[place]
+        self._changed(self)
+
+    # from the session (GroupSink)
+
+    def lend(self, packet_id: int, entry: OutboundMessage) -> None:
+        """Lend a QoS 1 or 2 message to a member."""
+        place = _place(packet_id, entry)
+        holder = self._held.pop(place, None)
+        if holder is not None:
+            self._lent[place] = _Lent(packet_id, holder)
+        elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
+            self._doubtful[place] = packet_id, entry
+        else:
+            entry.begin_to_wait(self._now())
+            self._waiting.append((packet_id, entry))
+        self._changed(self)
+
+    def deliver_qos0(self, entry: OutboundMessage) -> None:
+        """Send a QoS 0 message to a member, or discard the message."""
+        self._send_qos0()  # earlier messages first
+        edges = [edge for edge in self.edges.values() if edge.port is not None and edge.members]
+        if not edges or entry.message is None:
+            self._count_dropped(1)
+            return
+        edge = min(edges, key=_turns)
+        edge.turns += 1 / edge.members
+        assert edge.port is not None
+        edge.port.lend(self.text, _NO_JOURNAL, (0,), (entry.message,), is_again=False)
+
+    def close(self, reason: str, code: int) -> None:
+        """Release the session: another node takes it, or an operator ends it."""
+        self._on_closed(self)
+
+    # from the flush queue
+
+    def flush(self) -> None:
+        """Lend what waits, and confirm what is durable."""
+        if self.session is None:
+            return
+        self._send_qos0()
+        self._distribute()
+        self._count_room()
+        assert self.sender is not None
+        self.sender.pump()
+        confirms, self._confirms = self._confirms, []
+        if confirms:
+            self.session.save_then(lambda: self._confirm_reports(confirms))
+
+    def settle(self) -> None:
+        """Lend messages whose edge did not come back in time; once a second."""
+        if self._doubtful and self._now() >= self._settled_at:
+            for flight in self._doubtful.values():
+                flight[1].begin_to_wait(self._now())
+                self._waiting.append(flight)
+            self._doubtful.clear()
+            self._changed(self)
+
+    # internal
+
+    def _begin(self, edge: GroupEdge, port: MemberPort, report: GroupReport) -> None:
+        """Apply the first report on a connection: all that the edge has of the group's messages."""
+        edge.port, edge.life, edge.sent, edge.is_stale = port, port.edge_life, 0, False
+        held, done = set(report.held), set(report.done)
+        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
+            if place not in held and place not in done:
+                self._take_back(edge, place, is_again=True)
+        waiting = {_place(*flight): flight for flight in self._waiting}
+        kept = []
+        for place in report.held:
+            flight = self._doubtful.pop(place, None) or waiting.get(place)
+            if flight is not None:
+                kept.append(place)
+                self._lent[place] = _Lent(flight[0], edge)
+            elif place not in self._lent:
+                self._held[place] = edge
+        if kept:
+            left = [flight for place, flight in waiting.items() if place not in held]
+            self._waiting = deque(left)
+        if self.pending is not None:
+            port.confirm(self.text, self.pending)
+
+    def _least_turns(self, new: GroupEdge) -> float:
+        known = [edge.turns for edge in self.edges.values() if edge.members and edge is not new]
+        return min(known, default=0.0)
+
+    def _complete(self, places: Iterable[LogPosition]) -> None:
+        packet_ids = []
+        waiting: set[LogPosition] = set()
+        for place in places:
+            lent = self._lent.pop(place, None)
+            flight = self._doubtful.pop(place, None)
+            self._held.pop(place, None)
+            if lent is not None:
+                packet_ids.append(lent.packet_id)
+            elif flight is not None:
+                packet_ids.append(flight[0])
+            else:
+                waiting.add(place)
+        if waiting and self._waiting:
+            packet_ids += [f[0] for f in self._waiting if _place(*f) in waiting]
+            self._waiting = deque(f for f in self._waiting if _place(*f) not in waiting)
+        if packet_ids and self.sender is not None:
+            self._count_room()
+            self.sender.complete(packet_ids)
+
+    def _take_back(self, edge: GroupEdge, place: LogPosition, *, is_again: bool) -> None:
+        """Let a message wait again, before all others."""
+        lent = self._lent.get(place)
+        if lent is None or lent.edge is not edge or self.sender is None:
+            return
+        del self._lent[place]
+        entry = self.sender.flight(lent.packet_id)
+        if entry is not None and entry.message is not None:
+            entry.is_again = entry.is_again or is_again
+            self._waiting.appendleft((lent.packet_id, entry))
+
+    def _distribute(self) -> None:
+        """Lend waiting messages to the edges that have room, in turn."""
+        while self._waiting:
+            edges = [edge for edge in self.edges.values() if edge.room]
+            if not edges:
+                return
+            edge = min(edges, key=_turns)
+            members = sum(one.members for one in edges)
+            share = max(len(self._waiting) * edge.members // members, 1)
+            self._lend_some(edge, min(share, edge.room))
+
+    def _lend_some(self, edge: GroupEdge, most: int) -> None:
+        """Lend the next messages of one part to an edge."""
+        port = edge.port
+        assert port is not None
+        part: JournalId | None = None
+        is_again = False
+        offsets: list[int] = []
+        messages: list[Message] = []
+        while self._waiting and len(offsets) < most:
+            packet_id, entry = self._waiting[0]
+            place = _place(packet_id, entry)
+            if part is not None and (place.part, entry.is_again) != (part, is_again):
+                break
+            self._waiting.popleft()
+            if not entry.end_to_wait(self._now()) or entry.message is None:
+                self._expire(packet_id)
+                continue
+            part, is_again = place.part, entry.is_again
+            offsets.append(place.offset)
+            messages.append(entry.message)
+            self._lent[place] = _Lent(packet_id, edge)
+        if part is None:
+            return
+        edge.sent += len(offsets)
+        edge.turns += len(offsets) / edge.members
+        port.lend(self.text, part, offsets, messages, is_again=is_again)
+
+    def _expire(self, packet_id: int) -> None:
+        assert self.session is not None and self.sender is not None
+        self.session.count_expired(1)
+        self.sender.complete((packet_id,))
+
+    def _send_qos0(self) -> None:
+        """Share the output of QoS 0 among the edges with members."""
+        if not self.packet_writer.size:
+            return
+        self._reader.feed(self.packet_writer.dequeue())
+        while True:
+            frame = self._reader.step()
+            run = self._reader.qos0
+            if run is not None:
+                self._share_run(run)
+            if frame is None and not self._reader.has_more:
+                return
+
+    def _share_run(self, run: Run) -> None:
+        edges = [edge for edge in self.edges.values() if edge.port is not None and edge.members]
+        members = sum(edge.members for edge in edges)
+        if not members:
+            self._count_dropped(run.count)
+            return
+        edges.sort(key=_turns)
+        at, counted = 0, 0
+        for edge in edges:
+            counted += edge.members
+            stop = max(run.count * counted // members, min(at + 1, run.count))
+            if stop > at:
+                assert edge.port is not None
+                part = run if stop - at == run.count else run.select(range(at, stop))
+                edge.port.send_run(self.text, part)
+                edge.turns += (stop - at) / edge.members
+            at = stop
+
+    def _count_room(self) -> None:
+        room = sum(edge.room for edge in self.edges.values())
+        known = len(self._lent) + len(self._waiting) + len(self._doubtful)
+        self.receive_maximum = min(known + max(room - len(self._waiting), 0), MOST_LENT)
+
+    def _confirm_reports(self, confirms: list[tuple[MemberPort, int]]) -> None:
+        for port, request in confirms:
+            edge = self.edges.get(port.edge_name)
+            if edge is not None and edge.port is port:
+                port.confirm_report(self.text, request)
+
+
+def _turns(edge: GroupEdge) -> float:
+    return edge.turns
+
+
+def _place(packet_id: int, entry: OutboundMessage) -> LogPosition:
+    return LogPosition(_NO_JOURNAL, packet_id) if entry.place is None else entry.place

@@ -1,0 +1,227 @@
+"""
+The groups that this node coordinates, as the owner of the zones that enclose their filters.
+
+A group begins with the first edge that reports members. Its session is found or made as a client's
+is, wherever it was before: so a group follows its zone to another node. While no edge is connected
+the session is away. It ends with the last member, after `GRACE` if no session of a member outlives
+its connection, or as `session_limits.age` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from txbroker.core import Router
+from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge
+from txbroker.edge.groups.member_port import MemberPort
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.edge import Edge
+from txbroker.edge.sessions.session_connect import SessionConnect
+from txbroker.model.reporter import Reporter
+from txbroker.model.share_name import shared_subscription
+from txbroker.model.timers import Timers
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import FOREVER, LEVEL_5, Connect, Subscribe
+from txbroker.mqtt.wire.properties import Properties
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
+from txbroker.runtime.flush_queue import Flushable
+
+GRACE: Final = 60
+"""Seconds that a group outlives the connections of all edges, if no session of a member does."""
+
+NO_RETAINED: Final = 2 << 4
+"""The retain handling of shared subscriptions: they get no retained messages."""
+
+STALE: Final = 5.0
+"""Seconds after which an edge that came back without members has none."""
+
+GROUPS: Final = 10_000
+"""The most groups that one node coordinates; the next ones are not confirmed."""
+
+
+class GroupCoordinators:
+    """See the module's text; `is_leaving` is True while the node retires."""
+
+    def __init__(
+        self,
+        *,
+        edge: Edge,
+        router: Router,
+        connects: SessionConnect,
+        timers: Timers,
+        reporter: Reporter,
+        mark_dirty: Callable[[Flushable], None],
+        is_leaving: Callable[[], bool],
+        max_packet: int,
+    ) -> None:
+        self._edge = edge
+        self._router = router
+        self._connects = connects
+        self._timers = timers
+        self._reporter = reporter
+        self._mark_dirty = mark_dirty
+        self._is_leaving = is_leaving
+        self._max_packet = max_packet
+        self._groups: dict[str, GroupCoordinator] = {}
+        self._connecting: set[str] = set()
+        self._told: set[str] = set()
+
+    @property
+    def groups(self) -> int:
+        """Number of groups that this node coordinates."""
+        return len(self._groups)
+
+    # from edges
+
+    def report(self, port: MemberPort, text: str, report: GroupReport) -> None:
+        """Apply an edge's report on the members of a group."""
+        group = self._groups.get(text)
+        if group is None:
+            if report.is_over or len(self._groups) >= GROUPS:
+                return
+            group = self._groups[text] = self._make(text)
+        group.report(port, report)
+        if group.edges:
+            self._set_expiry(group)
+            self._begin(group)
+        else:
+            self._end(group, is_moved=report.is_moved)
+
+    def lose(self, port: MemberPort) -> None:
+        """Note that an edge's connection broke."""
+        for group in list(self._groups.values()):
+            group.lose(port)
+            if not group.has_members and group.session is not None:
+                self._release(group)
+
+    def on_edge(self, name: str, life: int) -> None:
+        """Note that an edge has connected, in this life of its process."""
+        stale = []
+        for group in self._groups.values():
+            known = group.edges.get(name)
+            if known is not None and known.port is None and known.life != life:
+                known.is_stale = True
+                stale.append(group)
+        if stale:
+            self._timers.call_later(STALE, lambda: self._drop_stale(stale, name))
+
+    # from the node
+
+    def forget(self, name: str) -> None:
+        """Forget an edge that an operator has removed, and lend its messages to others."""
+        for group in list(self._groups.values()):
+            known = group.edges.get(name)
+            if known is not None:
+                self._drop(group, known)
+
+    def beat(self) -> None:
+        """Try again what failed, and forget groups that have ended; once a second."""
+        for group in list(self._groups.values()):
+            group.settle()
+            if group.session is None and not group.has_members:
+                if group.text not in self._edge.clients.sessions:
+                    del self._groups[group.text]
+            else:
+                self._begin(group)
+
+    # internal
+
+    def _make(self, text: str) -> GroupCoordinator:
+        return GroupCoordinator(
+            text,
+            router=self._router,
+            now=self._timers.now,
+            changed=self._mark_dirty,
+            on_closed=self._on_closed,
+            count_dropped=partial(self._edge.counters.add, "group.dropped.qos0"),
+            max_packet=self._max_packet,
+        )
+
+    def _begin(self, group: GroupCoordinator) -> None:
+        """Find or make the group's session."""
+        text = group.text
+        if group.session is not None or text in self._connecting or self._is_leaving():
+            return
+        if not group.has_members:
+            return
+        self._connecting.add(text)
+        packet = Connect(
+            client_id=text,
+            clean_session=False,
+            protocol_level=LEVEL_5,
+            properties=Properties(session_expiry=FOREVER if group.is_durable else GRACE),
+        )
+        self._connects.connect(
+            packet, partial(self._accept, group), partial(self._on_refused, group)
+        )
+
+    def _accept(self, group: GroupCoordinator, session: Session, present: bool) -> None:
+        self._connecting.discard(group.text)
+        self._told.discard(group.text)
+        clients = self._edge.clients
+        if not group.has_members or self._groups.get(group.text) is not group:
+            clients.miss(session)
+            return
+        group.attach(session, present=present)
+        if not clients.attach(session, group):
+            group.detach()
+            return
+        found = shared_subscription(group.text)
+        assert found is not None
+        topic_filter = found[1]
+        known = session.subscriptions.get(topic_filter)
+        if known is not None:
+            group.confirm(tuple(known.pending))
+            return
+        packet = Subscribe(1, ((topic_filter, 2 | AS_PUBLISHED | NO_RETAINED),))
+        pending: list[str] = []
+        confirm = partial(self._confirm, group, session, pending)
+        self._edge.subscriptions.subscribe(session, packet, confirm, pending.extend)
+
+    def _confirm(self, group: GroupCoordinator, session: Session, pending: list[str]) -> None:
+        if group.session is session:
+            group.confirm(tuple(pending))
+
+    def _on_refused(self, group: GroupCoordinator, reason: str, is_told: bool) -> None:
+        """Try again later: the session cannot be had."""
+        self._connecting.discard(group.text)
+        if group.text not in self._told:
+            self._told.add(group.text)
+            self._reporter.event("group.unreachable", filter=group.text, reason=reason)
+
+    def _on_closed(self, group: GroupCoordinator) -> None:
+        self._release(group)
+
+    def _release(self, group: GroupCoordinator) -> None:
+        """Let the session go: it stays here with its client away, or moves to another node."""
+        session = group.session
+        if session is not None:
+            group.detach()
+            self._edge.clients.disconnect(session, group, will=False)
+
+    def _end(self, group: GroupCoordinator, *, is_moved: bool) -> None:
+        """End a group without members; `is_moved`: another node coordinates it."""
+        self._release(group)
+        del self._groups[group.text]
+        if not is_moved and group.knows_all_edges(GRACE):
+            self._edge.clients.delete(group.text)
+        # Else members at edges that have not come back yet may need the group's position.
+
+    def _set_expiry(self, group: GroupCoordinator) -> None:
+        session = group.session
+        expiry = None if group.is_durable else GRACE
+        if session is not None and session.expiry != expiry:
+            self._edge.clients.set_expiry(session, expiry)
+
+    def _drop_stale(self, groups: list[GroupCoordinator], name: str) -> None:
+        for group in groups:
+            known = group.edges.get(name)
+            if known is not None and known.is_stale:
+                self._drop(group, known)
+
+    def _drop(self, group: GroupCoordinator, edge: GroupEdge) -> None:
+        group.remove(edge)
+        if not group.edges and self._groups.get(group.text) is group:
+            self._end(group, is_moved=False)

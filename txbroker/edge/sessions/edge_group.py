@@ -1,0 +1,293 @@
+"""
+The members of one group at one edge.
+
+A member is a session with the shared subscription, connected or away. A connected member takes
+turns with the others: each message goes to the next member that has room for it. A lent message is
+held until its member has answered (done), or has left (returned).
+
+Invariant: a message is held, done or returned, and never two of these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+
+import attrs
+
+from txbroker.core import Run
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.routing.owner_port import OwnerPort
+from txbroker.edge.routing.route import Route
+from txbroker.model.invariant import holds
+from txbroker.model.log_position import LogPosition
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
+
+AT_QOS0 = 1_000
+"""Messages that a member of QoS 0 takes before its coordinator hears of it again."""
+
+UNCONFIRMED = 65_536
+"""Answered messages whose report is not durable, above which no more are lent to this edge."""
+
+Waiter = Callable[[Collection[str]], None]
+"""Gets the apexes of the zones that have not confirmed."""
+
+
+@attrs.define(eq=False)
+class _Held:
+    """A message that a member has not answered."""
+
+    session: Session
+    place: LogPosition
+
+
+class EdgeGroup:
+    """
+    The group `text`, which is `$share/GROUP/FILTER`; `topic_filter` is its FILTER.
+
+    `route` leads to the coordinator, and `port` is the connection on which the group is reported.
+    `sessions` has all members by client id.
+    """
+
+    def __init__(self, text: str, topic_filter: str) -> None:
+        self.text = text
+        self.topic_filter = topic_filter
+        self.route: Route | None = None
+        self.port: OwnerPort | None = None
+        self.sessions: dict[str, Session] = {}
+        self.waiters: list[Waiter] = []
+        self.pending: Collection[str] | None = None
+        self.told_limit = 0
+        self._ring: deque[Session] = deque()
+        self._held: dict[int, _Held] = {}
+        self._places: dict[LogPosition, int] = {}
+        self._done: dict[LogPosition, None] = {}
+        self._unconfirmed: dict[int, tuple[LogPosition, ...]] = {}
+        self._unconfirmed_places: dict[LogPosition, None] = {}
+        self._returned: dict[LogPosition, bool] = {}
+        self._received = 0
+        self._request = 0
+
+    def check(self) -> None:
+        """State that each message is at one place."""
+        held = self._places.keys()
+        holds(self, 36, "a held message is not done", not held & self._done.keys(), self.text)
+        holds(self, 36, "a held message is kept", not held & self._returned.keys(), self.text)
+        holds(self, 36, "leases are known", len(held) == len(self._held), self.text)
+
+    # members
+
+    @property
+    def is_confirmed(self) -> bool:
+        """True if the coordinator has answered on the present connection."""
+        return self.pending is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is no member, and nothing left to report."""
+        return not (self.sessions or self._held or self._done or self._unconfirmed)
+
+    @property
+    def is_durable(self) -> bool:
+        """True if the session of a member outlives its connection."""
+        return any(not s.clean and s.expiry != 0 for s in self.sessions.values())
+
+    def connect(self, session: Session) -> None:
+        """Add a connected member."""
+        if session not in self._ring:
+            self._ring.append(session)
+
+    def disconnect(self, session: Session) -> None:
+        """Remove a member that is no longer connected."""
+        if session in self._ring:
+            self._ring.remove(session)
+
+    # messages
+
+    def lend(self, place: LogPosition, message: Message, lease: int, *, is_again: bool) -> None:
+        """Give a message to the next member with room; without one the message is returned."""
+        if not message.qos:
+            self._deliver_qos0(message)
+            return
+        self._received += 1
+        if place in self._places:
+            return  # the coordinator has lent it again, as our report was on its way
+        if place in self._done or place in self._unconfirmed_places:
+            self._done[place] = None
+            return
+        self._returned.pop(place, None)
+        for session in self._next():
+            subscription = session.shared.get(self.text)
+            if subscription is None:
+                continue
+            entry = self._entry(subscription, message)
+            if not _is_accepted(session, entry):
+                continue
+            if not entry.qos:
+                session.sender.deliver_qos0(entry)
+                self._done[place] = None
+                return
+            entry.lease, entry.is_again = lease, is_again and entry.qos == 1
+            self._held[lease], self._places[place] = _Held(session, place), lease
+            if session.sender.lend(entry):
+                return
+            del self._held[lease], self._places[place]
+        self._returned[place] = is_again
+
+    def send_run(self, run: Run) -> int:
+        """Give messages of QoS 0 to members in turn; return how many no member has room for."""
+        ready = [session for session in self._ring if _has_room(session)]
+        if not ready:
+            return run.count
+        at = 0
+        for index, session in enumerate(ready):
+            stop = run.count * (index + 1) // len(ready)
+            if run.count < len(ready):
+                stop = min(at + 1, run.count)
+            if stop > at:
+                self._send_part(session, run.select(range(at, stop)))
+                self._ring.rotate(-1)
+            at = stop
+        return 0
+
+    def answer(self, lease: int) -> bool:
+        """Note that a member has answered a message; return False for an unknown lease."""
+        held = self._held.pop(lease, None)
+        if held is None:
+            return False
+        del self._places[held.place]
+        self._done[held.place] = None
+        return True
+
+    def has_lease(self, lease: int) -> bool:
+        """True if a member has not answered the message of this lease."""
+        return lease in self._held
+
+    def leases(self) -> list[int]:
+        """Return the leases of all messages that members have not answered."""
+        return list(self._held)
+
+    def give_back(self, leases: Iterable[int]) -> None:
+        """Return messages whose member has left; another member may get them."""
+        for lease in leases:
+            held = self._held.pop(lease, None)
+            if held is not None:
+                del self._places[held.place]
+                self._returned[held.place] = True
+
+    # reports
+
+    @property
+    def limit(self) -> int:
+        """Messages that the coordinator may lend in all on this connection."""
+        if len(self._unconfirmed_places) >= UNCONFIRMED:
+            return self._received
+        return self._received + sum(self._room(session) for session in self._ring)
+
+    def first_report(self) -> GroupReport:
+        """Begin on a new connection: report all that is held, and all that may be news."""
+        self._received = 0
+        self._returned.clear()
+        for places in self._unconfirmed.values():
+            self._done.update(dict.fromkeys(places))
+        self._unconfirmed.clear()
+        self._unconfirmed_places.clear()
+        return attrs.evolve(self.report(), is_first=True, held=tuple(self._places))
+
+    def report(self) -> GroupReport:
+        """Return the next report."""
+        done, self._done = tuple(self._done), {}
+        returned, self._returned = self._returned, {}
+        request = 0
+        if done:
+            request = self._request = self._request + 1
+            self._unconfirmed[request] = done
+            self._unconfirmed_places.update(dict.fromkeys(done))
+        self.told_limit = self.limit
+        return GroupReport(
+            members=len(self._ring),
+            limit=self.told_limit,
+            is_durable=self.is_durable,
+            request=request,
+            done=done,
+            returned=returned,
+            is_over=not self.sessions,
+        )
+
+    def confirm_report(self, request: int) -> None:
+        """Forget the answers of this report and of those before it: they are durable."""
+        for known in [number for number in self._unconfirmed if number <= request]:
+            for place in self._unconfirmed.pop(known):
+                self._unconfirmed_places.pop(place, None)
+
+    def confirm(self, pending: Collection[str]) -> None:
+        """Answer the SUBSCRIBE packets that wait: the coordinator has confirmed."""
+        self.pending = pending
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter(pending)
+
+    # internal
+
+    def _next(self) -> Iterable[Session]:
+        """Yield each connected member once, in turn."""
+        for _ in range(len(self._ring)):
+            session = self._ring[0]
+            self._ring.rotate(-1)
+            yield session
+
+    def _entry(self, subscription: SharedSubscription, message: Message) -> OutboundMessage:
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        return OutboundMessage(
+            message,
+            min(subscription.qos, message.qos),
+            message.retain and subscription.is_as_published,
+            identifiers=identifiers,
+        )
+
+    def _room(self, session: Session) -> int:
+        subscription = session.shared.get(self.text)
+        if subscription is None:
+            return 0
+        if subscription.qos:
+            return session.sender.lend_room
+        return AT_QOS0 if _has_room(session) else 0
+
+    def _deliver_qos0(self, message: Message) -> None:
+        for session in self._next():
+            subscription = session.shared.get(self.text)
+            if subscription is not None:
+                entry = self._entry(subscription, message)
+                if _is_accepted(session, entry):
+                    session.sender.deliver_qos0(entry)
+                    return
+
+    def _send_part(self, session: Session, run: Run) -> None:
+        subscription, sink = session.shared.get(self.text), session.sink
+        assert sink is not None and subscription is not None
+        if not subscription.identifier:
+            sink.packet_writer.send_run(run)
+            session.sender.poll_packet_writer()
+            return
+        for index in range(run.count):
+            session.sender.deliver_qos0(self._entry(subscription, run.message(index)))
+
+
+def _has_room(session: Session) -> bool:
+    return session.sink is not None and session.sink.packet_writer.has_room
+
+
+def _is_accepted(session: Session, entry: OutboundMessage) -> bool:
+    """True if the member has room for the message, and accepts its size."""
+    if not (_has_room(session) if not entry.qos else session.sender.lend_room):
+        return False
+    sink = session.sink
+    if sink is None or not sink.packet_writer.max_packet:
+        return sink is not None
+    packet_writer = sink.packet_writer
+    level = packet_writer.level
+    packet = entry.packet(1, dup=False, level=level) if entry.qos else entry.qos0_packet(level)
+    return len(packet) <= packet_writer.max_packet

@@ -1,0 +1,353 @@
+"""
+The shared subscriptions of an edge (MQTT 5.0, section 4.8.2).
+
+A group is coordinated by the owner of the zone that encloses its filter: the deepest zone around
+the levels before the first wildcard. The edge reports there how many messages its members can take.
+The coordinator lends so many, each to one member. The edge reports the answers, and returns
+messages whose member has left.
+
+The group follows its zone: when another node serves that zone, the edge reports there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
+
+from txbroker.core import Run
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.routing.route import Route
+from txbroker.edge.sessions.edge_group import EdgeGroup, Waiter
+from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.model.counters import Counters
+from txbroker.model.log_position import LogPosition
+from txbroker.model.reporter import Reporter
+from txbroker.model.share_name import shared_subscription
+from txbroker.model.timers import Timers
+from txbroker.model.topics import literal_prefix
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS
+from txbroker.runtime.equal_timeouts import EqualTimeouts
+
+
+class SharedSubscriptions:
+    """
+    The groups with members here; `wake` advances a route that has something to send, and `again`
+    calls `work` in another turn.
+
+    A SUBACK waits at most `wait` seconds for the coordinator.
+    """
+
+    def __init__(
+        self,
+        *,
+        zones: ResolverCache,
+        wake: Callable[[Route], None],
+        session_store: SessionStore,
+        timers: Timers,
+        counters: Counters,
+        reporter: Reporter,
+        again: Callable[[], None],
+        wait: float,
+    ) -> None:
+        self._zones = zones
+        self._wake = wake
+        self._session_store = session_store
+        self._patience = EqualTimeouts(timers)
+        self._counters = counters
+        self._reporter = reporter
+        self._again = again
+        self.wait = wait
+        self._groups: dict[str, EdgeGroup] = {}
+        self._dirty: dict[EdgeGroup, None] = {}
+        self._leases = count(1)
+        self._lent_by: dict[int, EdgeGroup] = {}
+
+    @property
+    def groups(self) -> int:
+        """Number of groups with members here."""
+        return len(self._groups)
+
+    def check(self) -> None:
+        """State what the groups keep of the rules; after the end of a turn."""
+        for group in self._groups.values():
+            group.check()
+
+    # from connections
+
+    def subscribe(
+        self,
+        session: Session,
+        filters: Iterable[tuple[str, int]],
+        identifier: int,
+        acknowledge: Callable[[], None],
+        note_pending: Callable[[Collection[str]], None],
+    ) -> None:
+        """
+        Make the session a member of groups; `acknowledge` runs when all are confirmed, or late.
+
+        `filters` has each whole filter with its options. `note_pending` gets the apexes of zones
+        that have not confirmed.
+        """
+        answer = _Answer(acknowledge, note_pending)
+        for text, options in filters:
+            kept = options & DELIVERY_BITS
+            subscription = SharedSubscription(text, options & QOS_BITS, kept, identifier)
+            session.share(subscription)
+            group = self._add(session, text)
+            answer.await_one()
+            self._await(group, answer.end)
+        self._save(session, answer.close)
+
+    def unsubscribe(
+        self, session: Session, texts: Iterable[str], acknowledge: Callable[[], None]
+    ) -> None:
+        """End memberships; `acknowledge` runs when that is durable."""
+        for text in texts:
+            if text in session.shared:
+                session.unshare(text)
+                self._leave(session, text)
+        self._save(session, acknowledge)
+
+    # from the clients' sessions
+
+    def adopt(self, session: Session) -> None:
+        """Add the memberships of a session that came from the disk or from another node."""
+        for text in session.shared:
+            self._add(session, text)
+
+    def connect(self, session: Session) -> None:
+        """Lend messages to the session's client, which is connected."""
+        for text in session.shared:
+            self._add(session, text)
+
+    def disconnect(self, session: Session) -> None:
+        """Take lent messages back: the client leaves."""
+        if session.shared or self._lent_by:
+            self._reclaim(session)
+        for text in session.shared:
+            group = self._groups.get(text)
+            if group is not None:
+                group.disconnect(session)
+                self._change(group)
+
+    def end(self, session: Session) -> None:
+        """End the memberships of a session that is over."""
+        for text in session.shared:
+            self._leave(session, text)
+
+    def answer(self, leases: Iterable[int]) -> None:
+        """Note that clients have answered messages."""
+        for lease in leases:
+            group = self._lent_by.pop(lease, None)
+            if group is not None and group.answer(lease):
+                self._change(group)
+
+    # from the node
+
+    def beat(self) -> None:
+        """Follow the zones, and report room that has come back; once a second."""
+        for group in list(self._groups.values()):
+            self._locate(group)
+            if group.port is not None and group.limit > group.told_limit:
+                self._change(group)
+
+    def work(self) -> None:
+        """Send the reports that are due."""
+        dirty, self._dirty = self._dirty, {}
+        for group in dirty:
+            if self._groups.get(group.text) is group:
+                self._report(group)
+
+    # from the edge
+
+    def on_online(self, route: Route) -> None:
+        """Report all groups of the zone: its owner is connected."""
+        for group in list(self._groups.values()):
+            self._locate(group)
+
+    def on_lost(self, route: Route) -> None:
+        """Note that the connection to the owner broke."""
+        for group in self._groups.values():
+            if group.route is route:
+                group.port = group.pending = None
+
+    # from coordinators
+
+    def on_lent(
+        self,
+        route: Route,
+        text: str,
+        places: Iterable[LogPosition],
+        messages: Iterable[Message],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Give lent messages to members."""
+        group = self._of(route, text)
+        if group is None:
+            return  # the coordinator hears that the group has left
+        for place, message in zip(places, messages, strict=True):
+            lease = next(self._leases)
+            self._lent_by[lease] = group
+            group.lend(place, message, lease, is_again=is_again)
+            if not group.has_lease(lease):
+                del self._lent_by[lease]
+        self._change(group)
+
+    def on_run(self, route: Route, text: str, run: Run) -> None:
+        """Give messages of QoS 0 to members."""
+        group = self._of(route, text)
+        dropped = run.count if group is None else group.send_run(run)
+        if dropped:
+            self._counters.add("group.dropped.qos0", dropped)
+
+    def on_confirmed(self, route: Route, text: str, pending: Collection[str]) -> None:
+        """Answer SUBSCRIBE packets: the group has its subscription."""
+        group = self._of(route, text)
+        if group is not None:
+            group.confirm(pending)
+
+    def on_report_confirmed(self, route: Route, text: str, request: int) -> None:
+        """Forget answers that are durable at the coordinator."""
+        group = self._of(route, text)
+        if group is not None:
+            group.confirm_report(request)
+
+    # internal
+
+    def _of(self, route: Route, text: str) -> EdgeGroup | None:
+        group = self._groups.get(text)
+        return group if group is not None and group.route is route else None
+
+    def _add(self, session: Session, text: str) -> EdgeGroup:
+        group = self._groups.get(text)
+        if group is None:
+            found = shared_subscription(text)
+            assert found is not None
+            group = self._groups[text] = EdgeGroup(text, found[1])
+        group.sessions[session.client_id] = session
+        if session.sink is not None:
+            group.connect(session)
+        self._locate(group)
+        self._change(group)
+        return group
+
+    def _leave(self, session: Session, text: str) -> None:
+        group = self._groups.get(text)
+        if group is None:
+            return
+        group.disconnect(session)
+        if group.sessions.get(session.client_id) is session:
+            del group.sessions[session.client_id]
+        if group.sessions:
+            self._change(group)
+        else:
+            # A member that comes next must find a new group, without what came in between.
+            self._report(group)
+
+    def _reclaim(self, session: Session) -> None:
+        back, ended = session.sender.reclaim()
+        for lease in back:
+            group = self._lent_by.pop(lease, None)
+            if group is not None:
+                group.give_back((lease,))
+                self._change(group)
+        if ended:
+            self._counters.add("group.dropped.qos2", len(ended))
+            self.answer(ended)
+
+    def _locate(self, group: EdgeGroup) -> None:
+        """Report the group at the node that serves its zone now."""
+        route = self._zones.first(literal_prefix(group.topic_filter))
+        earlier = group.route
+        if earlier is not None and earlier is not route:
+            earlier.interest.groups.discard(group.text)
+            if earlier.port is not None and earlier.port is group.port:
+                moved = GroupReport(is_over=True, is_moved=True)
+                earlier.port.report_group(group.text, moved)
+            group.port = group.pending = None
+        group.route = route
+        if group.sessions:
+            route.interest.groups.add(group.text)
+        if group.port is not route.port:
+            group.port = group.pending = None
+        if route.port is None:
+            self._wake(route)
+        elif group.port is None:
+            self._change(group)
+
+    def _change(self, group: EdgeGroup) -> None:
+        if not self._dirty:
+            self._again()
+        self._dirty[group] = None
+
+    def _report(self, group: EdgeGroup) -> None:
+        route = group.route
+        assert route is not None
+        port = route.port
+        if not group.sessions:
+            route.interest.groups.discard(group.text)
+        if port is not None and port is group.port:
+            port.report_group(group.text, group.report())
+        elif port is not None and group.sessions:
+            group.port = port
+            port.report_group(group.text, group.first_report())
+        if not group.sessions:
+            for lease in group.leases():
+                self._lent_by.pop(lease, None)
+            del self._groups[group.text]
+
+    def _await(self, group: EdgeGroup, waiter: Waiter) -> None:
+        """Call the waiter when the coordinator has confirmed, or after the wait."""
+        if group.pending is not None:
+            waiter(group.pending)
+            return
+
+        def give_up() -> None:
+            if waiter in group.waiters:
+                group.waiters.remove(waiter)
+                route = group.route
+                apex = "" if route is None else route.apex
+                self._reporter.event("group.pending", filter=group.text, zone=apex)
+                waiter((apex,))
+
+        group.waiters.append(waiter)
+        self._patience.call_later(self.wait, give_up)
+
+    def _save(self, session: Session, action: Callable[[], None]) -> None:
+        if session.clean:
+            action()
+        else:
+            self._session_store.save_all(session)
+            self._session_store.when_durable(action)
+
+
+class _Answer:
+    """The answer to a SUBSCRIBE, which waits for some groups and for the disk."""
+
+    def __init__(
+        self, acknowledge: Callable[[], None], note_pending: Callable[[Collection[str]], None]
+    ) -> None:
+        self._acknowledge = acknowledge
+        self._note_pending = note_pending
+        self._open = 1
+
+    def await_one(self) -> None:
+        """Wait for one more group."""
+        self._open += 1
+
+    def end(self, pending: Collection[str]) -> None:
+        """Note that a group has confirmed, or that the wait for it is over."""
+        if pending:
+            self._note_pending(pending)
+        self.close()
+
+    def close(self) -> None:
+        """Wait for one thing less."""
+        self._open -= 1
+        if not self._open:
+            self._acknowledge()

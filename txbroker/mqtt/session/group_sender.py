@@ -1,0 +1,80 @@
+"""
+The sender of a group's session: its client is whoever distributes the messages of a shared
+subscription (MQTT 5.0, section 4.8.2).
+
+Theory of operation. A group is a durable session: it has the position in each journal, falls behind
+and catches up, moves between nodes and expires as any session does. In place of a connection it has
+a `GroupSink`. A message in flight is lent to a member of the group, at any node. The flight ends
+when a member has answered, and not before: so a message whose member has left is lent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from txbroker.mqtt.session.durable_sender import DurableSender
+from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.session.window import OutboundMessage, Window
+
+GROUP_PREFIX: Final = "$share/"
+"""Begins the client id of a group's session, and the filter of a shared subscription."""
+
+
+class GroupSink(Sink, Protocol):
+    """The distributor of a group's messages."""
+
+    def lend(self, packet_id: int, entry: OutboundMessage) -> None:
+        """Lend a QoS 1 or 2 message to a member."""
+
+    def deliver_qos0(self, entry: OutboundMessage) -> None:
+        """Send a QoS 0 message to a member, or discard the message."""
+
+
+class GroupSender(DurableSender):
+    """What goes to the members of a group; `sink` is a `GroupSink`."""
+
+    __slots__ = ()
+
+    sink: GroupSink | None
+
+    @property
+    def inflight(self) -> int:
+        """Return how many messages the members may have unanswered."""
+        return self._limits.inflight if self.sink is None else self.sink.receive_maximum
+
+    def deliver_qos0(self, entry: OutboundMessage) -> None:
+        """Send a QoS 0 message to a member; without a member the message is discarded."""
+        if self.sink is not None:
+            self.sink.deliver_qos0(entry)
+
+    def complete(self, packet_ids: Iterable[int]) -> None:
+        """End flights whose messages a member has answered."""
+        window = self.window
+        if window is None:
+            return
+        for packet_id in packet_ids:
+            if packet_id in window.flights:
+                entry = window.land(packet_id)
+                self.numbering.forget(entry)
+                recording = self._session.watcher.recording
+                if recording is not None:
+                    recording.delivered(self._session.client_id, entry.place)
+        self._session.save()
+        self._send_due()
+
+    def flight(self, packet_id: int) -> OutboundMessage | None:
+        """Return a message in flight, or None if its flight has ended."""
+        return self._flight(packet_id)
+
+    # internal
+
+    def _emit(self, flights: list[tuple[int, OutboundMessage]]) -> None:
+        sink = self.sink
+        if sink is not None:
+            for packet_id, entry in flights:
+                entry.is_again, entry.is_sent = entry.is_sent, True
+                sink.lend(packet_id, entry)
+
+    def _count_if_full(self, window: Window) -> None:
+        """Note nothing: a full window is what members that are busy look like."""

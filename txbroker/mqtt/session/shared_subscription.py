@@ -1,0 +1,27 @@
+"""A session's membership in a group (MQTT 5.0, section 4.8.2)."""
+
+from __future__ import annotations
+
+import attrs
+
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
+
+
+@attrs.frozen
+class SharedSubscription:
+    """
+    A shared subscription with its granted QoS; `topic_filter` is all of `$share/GROUP/FILTER`.
+
+    - `options`: the bits of its options byte that delivery needs (`DELIVERY_BITS`).
+    - `identifier`: the subscription identifier of the client, 0 for none.
+    """
+
+    topic_filter: str
+    qos: int
+    options: int = 0
+    identifier: int = 0
+
+    @property
+    def is_as_published(self) -> bool:
+        """True if messages keep the RETAIN flag of their publisher."""
+        return bool(self.options & AS_PUBLISHED)
