@@ -68,8 +68,8 @@ ARROWS = {
     "node": (
         "model core delegation runtime authority config storage journal/store mqtt/session"
         " edge/routing rpc delegation/state edge/store data authority/store directory edge/sessions"
-        " edge/groups directory/rpc edge/local runtime/sockets mqtt/transport delegation/rpc journal/history"
-        " link"
+        " edge/groups directory/rpc edge/local runtime/sockets mqtt/transport delegation/rpc"
+        " journal/history link"
     ),
     "tap": "model runtime config node",
     "pipeline/source": "model core delegation storage rpc",

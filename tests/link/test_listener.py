@@ -56,6 +56,7 @@ class Bench:
         self.counters = counters = Counters()
         self.links = LinkListener(
             authority=authority,
+            groups=cast(Any, None),
             backpressure=Backpressure(cast(Any, timers)),
             watermark=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
             counters=counters,

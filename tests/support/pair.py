@@ -152,11 +152,22 @@ class Client(SinkRecorder):
         return [packet.payload for packet in self.events if isinstance(packet, Publish)]
 
 
+class NoGroups:
+    """Coordinates no group (`GroupCoordinators`)."""
+
+    def on_edge(self, name: str, life: int) -> None:
+        """No group has members there."""
+
+    def lose(self, port: object) -> None:
+        """No group has members there."""
+
+
 class Host:
     """The node on the owner's side."""
 
     def __init__(self, authority: Authority, alarms: Alarms, incarnation: int = 1) -> None:
         self.authority = authority
+        self.groups: Any = NoGroups()
         self.incarnation = incarnation
         self.backpressure = Backpressure(alarms)
         self.counters = Counters()

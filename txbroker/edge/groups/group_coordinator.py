@@ -109,6 +109,8 @@ class GroupCoordinator:
         self._resumed_at: float | None = None
         self._lent: dict[LogPosition, _Lent] = {}
         self._held: dict[LogPosition, GroupEdge] = {}
+        self._answered: set[LogPosition] = set()
+        self._completed: list[int] = []
         self._confirms: list[tuple[MemberPort, int]] = []
         self._reader = router.make_packet_reader(self.packet_writer, max_packet)
         self.packet_writer.level = LEVEL_5
@@ -157,6 +159,7 @@ class GroupCoordinator:
         self._waiting.clear()
         self._doubtful.clear()
         self._lent.clear()
+        self._completed.clear()
         self._confirms.clear()
         self._reader.close()
         self.packet_writer.dequeue()
@@ -222,7 +225,10 @@ class GroupCoordinator:
         """Lend a QoS 1 or 2 message to a member."""
         place = _place(packet_id, entry)
         holder = self._held.pop(place, None)
-        if holder is not None:
+        if place in self._answered:
+            self._answered.discard(place)
+            self._completed.append(packet_id)
+        elif holder is not None:
             self._lent[place] = _Lent(packet_id, holder)
         elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
             self._doubtful[place] = packet_id, entry
@@ -253,17 +259,28 @@ class GroupCoordinator:
         """Lend what waits, and confirm what is durable."""
         if self.session is None:
             return
+        sender = self.sender
+        assert sender is not None
         self._send_qos0()
+        if self._completed:
+            completed, self._completed = self._completed, []
+            sender.complete(completed)
         self._distribute()
         self._count_room()
-        assert self.sender is not None
-        self.sender.pump()
-        confirms, self._confirms = self._confirms, []
-        if confirms:
+        sender.pump()
+        if self._confirms and not self._answered:
+            confirms, self._confirms = self._confirms, []
             self.session.save_then(lambda: self._confirm_reports(confirms))
 
     def settle(self) -> None:
         """Lend messages whose edge did not come back in time; once a second."""
+        sender = self.sender
+        if sender is not None and self._now() >= self._settled_at and not sender.has_unread:
+            # What edges reported of messages that are not in flight was complete before.
+            self._held.clear()
+            if self._answered:
+                self._answered.clear()
+                self._changed(self)
         if self._doubtful and self._now() >= self._settled_at:
             for flight in self._doubtful.values():
                 flight[1].begin_to_wait(self._now())
@@ -310,6 +327,8 @@ class GroupCoordinator:
                 packet_ids.append(lent.packet_id)
             elif flight is not None:
                 packet_ids.append(flight[0])
+            elif self.sender is None or self.sender.has_unread:
+                self._answered.add(place)
             else:
                 waiting.add(place)
         if waiting and self._waiting:

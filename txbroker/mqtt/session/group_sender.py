@@ -40,8 +40,9 @@ class GroupSender(DurableSender):
 
     @property
     def inflight(self) -> int:
-        """Return how many messages the members may have unanswered."""
-        return self._limits.inflight if self.sink is None else self.sink.receive_maximum
+        """Return how many messages the members may have: at least those in flight."""
+        most = self._limits.inflight if self.sink is None else self.sink.receive_maximum
+        return most if self.window is None else max(most, len(self.window.flights))
 
     def deliver_qos0(self, entry: OutboundMessage) -> None:
         """Send a QoS 0 message to a member; without a member the message is discarded."""
