@@ -23,7 +23,7 @@ from txbroker.model.invariant import holds
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
-from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.session.window import Lent, OutboundMessage
 from txbroker.mqtt.wire.message import Message
 
 AT_QOS0 = 1_000
@@ -131,6 +131,8 @@ class EdgeGroup:
                 self._done[place] = None
                 return
             entry.lease, entry.is_again = lease, is_again and entry.qos == 1
+            if not session.clean:
+                entry.lent = Lent(self.text, place)
             self._held[lease], self._places[place] = _Held(session, place), lease
             if session.sender.lend(entry):
                 return
@@ -161,6 +163,11 @@ class EdgeGroup:
         del self._places[held.place]
         self._done[held.place] = None
         return True
+
+    def own(self, place: LogPosition) -> None:
+        """Note that the session of a member has a message durably, since before it came here."""
+        if place not in self._places and place not in self._unconfirmed_places:
+            self._done[place] = None
 
     def has_lease(self, lease: int) -> bool:
         """True if a member has not answered the message of this lease."""

@@ -27,7 +27,7 @@ from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
 from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
-from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.session.window import Lent, OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_4
 from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS
@@ -264,6 +264,7 @@ def check_move(value: bytes) -> None:
     check(session)
     check_filters(entry.filter for entry in session.subscriptions)
     check_groups(entry.filter for entry in session.shared)
+    check_groups(flow.group for flow in window.flows if flow.group)
     for had in window.had:
         check_filters(had.filters)
     check_topics("", (flow.topic for flow in window.flows if flow.topic))
@@ -353,6 +354,9 @@ def _add_message(flow: state_pb2.StoredFlow, entry: OutboundMessage) -> None:
     if message is not None:
         flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
         flow.properties = message.properties
+    if entry.lent is not None:
+        flow.group = entry.lent.group
+        flow.lent.CopyFrom(_place(entry.lent.place))
 
 
 def _add_cursor(window: state_pb2.StoredWindow, index: _Parts, cursor: Cursor, offset: int) -> None:
@@ -437,7 +441,7 @@ def _flow(
         place = LogPosition(parts[flow.part - 1], flow.offset)
         entry = OutboundMessage(None, flow.qos, flow.retain, place)
     else:
-        entry = OutboundMessage(_message(flow), flow.qos, flow.retain)
+        entry = OutboundMessage(_message(flow), flow.qos, flow.retain, lent=_lent(flow))
     entry.released = flow.released
     entry.identifiers = tuple(flow.identifiers)
     entry.is_sent = bool(flow.packet_id)
@@ -449,8 +453,20 @@ def _numbered(number: int, value: bytes | None) -> OutboundMessage | None:
         return None
     flow = state_pb2.StoredFlow.FromString(value)
     return OutboundMessage(
-        _message(flow), flow.qos, flow.retain, None, tuple(flow.identifiers), number
+        _message(flow),
+        flow.qos,
+        flow.retain,
+        None,
+        tuple(flow.identifiers),
+        number,
+        lent=_lent(flow),
     )
+
+
+def _lent(flow: state_pb2.StoredFlow) -> Lent | None:
+    if not flow.group:
+        return None
+    return Lent(flow.group, LogPosition(_part(flow.lent.part), flow.lent.offset))
 
 
 def _message(flow: state_pb2.StoredFlow) -> Message:

@@ -118,6 +118,13 @@ class SharedSubscriptions:
         """Add the memberships of a session that came from the disk or from another node."""
         for text in session.shared:
             self._add(session, text)
+        if session.clean:
+            return
+        for lent in session.durable_sender.resume_lent():
+            group = self._groups.get(lent.group)
+            if group is not None:
+                group.own(lent.place)
+                self._change(group)
 
     def connect(self, session: Session) -> None:
         """Lend messages to the session's client, which is connected."""

@@ -19,7 +19,13 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.message_numbers import MessageNumbers
 from txbroker.mqtt.session.session_ports import Sink
-from txbroker.mqtt.session.window import LAST_PACKET_ID, OutboundMessage, SessionLimits, Window
+from txbroker.mqtt.session.window import (
+    LAST_PACKET_ID,
+    Lent,
+    OutboundMessage,
+    SessionLimits,
+    Window,
+)
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Pubrel
@@ -306,6 +312,23 @@ class DurableSender(BaseSender):
         if back:
             self._session.save()
         return back, []
+
+    def resume_lent(self) -> list[Lent]:
+        """
+        Return what groups had lent of QoS 2, after a start or a move: it belongs to the session.
+
+        Messages of QoS 1 go: their group lends them again.
+        """
+        window = self.window
+        if window is None:
+            return []
+        kept: list[Lent] = []
+        for packet_id, entry in list(window.flights.items()):
+            if entry.lent is not None and entry.qos == 2:
+                kept.append(entry.lent)
+            elif entry.lent is not None and not entry.lease:
+                self.numbering.forget(window.land(packet_id))
+        return kept
 
     # from the session store
 

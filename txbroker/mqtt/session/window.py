@@ -45,6 +45,14 @@ class SessionLimits:
     size: int = 1024 * 1024 * 1024
 
 
+@attrs.frozen
+class Lent:
+    """The group that lent a message, and the place by which the group's coordinator knows it."""
+
+    group: str
+    place: LogPosition
+
+
 @attrs.define(slots=True, eq=False)
 class OutboundMessage:
     """
@@ -55,6 +63,7 @@ class OutboundMessage:
     subscription identifiers that its packet carries. `until`: the time at which a message that
     waits expires; None: never, or not known yet. `is_unsaved`: its packet (PUBLISH, or PUBREL)
     waits until its flow is durable. `lease`: under which a group lent the message; 0: none did.
+    `lent`: the same for other nodes and processes.
     `is_again`: another client of the group had it before. `size`: bytes that it counts for.
     """
 
@@ -69,6 +78,7 @@ class OutboundMessage:
     is_unsaved: bool = False
     until: float | None = None
     lease: int = 0
+    lent: Lent | None = None
     is_again: bool = False
     size: int = attrs.field(init=False)
 
