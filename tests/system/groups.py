@@ -48,9 +48,7 @@ class Worker:
             try:
                 with RawClient5(self.address, timeout=3.0) as client:
                     client.send(
-                        wire5.connect(
-                            self.client_id, clean=self.expiry is None, expiry=self.expiry
-                        )
+                        wire5.connect(self.client_id, clean=self.expiry is None, expiry=self.expiry)
                     )
                     found = client.receive()
                     if isinstance(found, wire5.Answer) and not found.code:

@@ -68,7 +68,7 @@ class Node:
         self.counters, self.node_grant = node_base.counters, node_base.node_grant
         self.members, self.parent = self._edge_role.members, self._control.parent
         self._rates = SysRates(self.edge, reactor.seconds)
-        self._sizes = TableSizes(node_base, self._edge_role, self.authority)
+        self._sizes = TableSizes(node_base, self._edge_role, self._owner)
         self._status = NodeStatus(
             node_base,
             self._edge_role,

@@ -13,28 +13,32 @@ from txbroker.authority.authority import Authority
 from txbroker.delegation import join_rules
 from txbroker.directory import client_wills as directory_wills
 from txbroker.directory import entry_table, members, session_discard, session_ownership
+from txbroker.edge.groups import group_coordinators
 from txbroker.journal.store import retention
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
+from txbroker.node.owner_role import OwnerRole
 from txbroker.node.sys_values import TableSize
 from txbroker.rpc import channels
 
 
 class TableSizes:
-    """The tables of one node; `authority` is None for a pure edge."""
+    """The tables of one node; `owner_role` is None for a pure edge."""
 
     def __init__(
-        self, node_base: NodeBase, edge_role: EdgeRole, authority: Authority | None
+        self, node_base: NodeBase, edge_role: EdgeRole, owner_role: OwnerRole | None
     ) -> None:
         self._node_base = node_base
         self._edge_role = edge_role
-        self._authority = authority
+        self._owner_role = owner_role
 
     def all(self) -> tuple[TableSize, ...]:
         """Return the present sizes, sorted by name."""
         found = [*self._of_edge(), *self._of_directory(), *self._of_node()]
-        if self._authority is not None:
-            found += self._of_zone(self._authority)
+        if self._owner_role is not None:
+            found += self._of_zone(self._owner_role.authority)
+            groups = self._owner_role.groups.groups
+            found.append(TableSize("groups.coordinated", groups, group_coordinators.GROUPS))
         return tuple(sorted(found))
 
     # internal
@@ -47,6 +51,7 @@ class TableSizes:
         yield TableSize("filters", edge.interests.filters, 0)
         yield TableSize("filters.asked", edge.interests.awaiting_count, 0)
         yield TableSize("zones", len(list(edge.zones)), limits.cache)
+        yield TableSize("groups", edge.shared.groups, 0)
         yield TableSize("timers", len(mqtt.deadlines), 0)
 
     def _of_directory(self) -> Iterator[TableSize]:

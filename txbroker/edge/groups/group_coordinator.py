@@ -120,8 +120,8 @@ class GroupCoordinator:
 
     @property
     def has_members(self) -> bool:
-        """True if an edge with members is connected."""
-        return any(edge.port is not None for edge in self.edges.values())
+        """True if a member is connected, at an edge that is connected."""
+        return any(edge.port is not None and edge.members for edge in self.edges.values())
 
     @property
     def is_durable(self) -> bool:

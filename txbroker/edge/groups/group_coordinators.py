@@ -2,9 +2,9 @@
 The groups that this node coordinates, as the owner of the zones that enclose their filters.
 
 A group begins with the first edge that reports members. Its session is found or made as a client's
-is, wherever it was before: so a group follows its zone to another node. While no edge is connected
-the session is away. It ends with the last member, after `GRACE` if no session of a member outlives
-its connection, or as `session_limits.age` says.
+is, wherever it was before: so a group follows its zone to another node. While no member is
+connected the session is away. It ends with the last member, after `GRACE` if no session of a member
+outlives its connection, or as `session_limits.age` says.
 """
 
 from __future__ import annotations
@@ -79,13 +79,19 @@ class GroupCoordinators:
         """Apply an edge's report on the members of a group."""
         group = self._groups.get(text)
         if group is None:
-            if report.is_over or len(self._groups) >= GROUPS:
+            if report.is_over:
+                return
+            if len(self._groups) >= GROUPS:
+                self._edge.counters.add("group.over_limit")
                 return
             group = self._groups[text] = self._make(text)
         group.report(port, report)
-        if group.edges:
+        if group.has_members:
             self._set_expiry(group)
             self._begin(group)
+        elif group.edges:
+            self._set_expiry(group)
+            self._release(group)
         else:
             self._end(group, is_moved=report.is_moved)
 
@@ -93,7 +99,7 @@ class GroupCoordinators:
         """Note that an edge's connection broke."""
         for group in list(self._groups.values()):
             group.lose(port)
-            if not group.has_members and group.session is not None:
+            if not group.has_members:
                 self._release(group)
 
     def on_edge(self, name: str, life: int) -> None:

@@ -74,9 +74,9 @@ class EdgeGroup:
     def check(self) -> None:
         """State that each message is at one place."""
         held = self._places.keys()
-        holds(self, 36, "a held message is not done", not held & self._done.keys(), self.text)
-        holds(self, 36, "a held message is kept", not held & self._returned.keys(), self.text)
-        holds(self, 36, "leases are known", len(held) == len(self._held), self.text)
+        holds(self, 37, "a held message is not done", not held & self._done.keys(), self.text)
+        holds(self, 37, "a held message is kept", not held & self._returned.keys(), self.text)
+        holds(self, 37, "leases are known", len(held) == len(self._held), self.text)
 
     # members
 

@@ -1,0 +1,160 @@
+"""
+A shared group whose members, nodes and links die: real processes on three levels of tree.
+
+What a publisher was acknowledged, a member processes: QoS 1 at least once, QoS 2 once by members
+whose sessions are durable. Nothing stays behind, and nobody is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.rawclient5 import RawClient5
+
+from .groups import GroupMember, GroupPublisher
+
+TOPICS = ["p/a", "p/q/b", "p/q/c"]
+SECONDS = 5.0
+STUCK = 30.0
+"""Seconds after which a message counts as stuck; a busy machine starts a node for long."""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
+    """The root, a zone, a zone below it, and an edge at each of the upper two."""
+
+    def make(name: str, **keys: Any) -> NodeProcess:
+        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
+        return NodeProcess(tmp_path, topology(name, mqtt=mqtt, **keys))
+
+    root = make("root", zone="")
+    p = make("p", zone="p", parent=root.grpc)
+    q = make("q", zone="p/q", parent=p.grpc)
+    started = [root, p, q, make("e1", parent=root.grpc), make("e2", parent=p.grpc)]
+    try:
+        for node in started:
+            node.start()
+        for node in started[1:]:
+            node.wait_event("join.granted", 30.0)
+        yield {node.name: node for node in started}
+    finally:
+        for node in reversed(started):
+            node.close()
+
+
+def processed(members: list[GroupMember]) -> Counter[bytes]:
+    """How often each message was processed."""
+    found: Counter[bytes] = Counter()
+    for member in members:
+        found.update(dict(member.processed))
+    return found
+
+
+def play(
+    nodes: dict[str, NodeProcess],
+    group: str,
+    disturb: Callable[[], None],
+    *,
+    expiry: int | None = 60,
+    leaves: Callable[[], bool] = lambda: False,
+) -> None:
+    """Six members, three publishers and a disturbance; then all is processed, QoS 2 once."""
+    at = ["root", "p", "q", "e1", "e2", "e2"]
+    members = [
+        GroupMember(nodes[name], f"m{place}", group, expiry=expiry, leaves=leaves)
+        for place, name in enumerate(at)
+    ]
+    publishers = [
+        GroupPublisher(nodes[name], f"p{place}", TOPICS, 0.01)
+        for place, name in enumerate(("root", "q", "e1"))
+    ]
+    for member in members:
+        member.start()
+    for member in members:
+        assert member.is_subscribed.wait(30.0), member.error
+    for publisher in publishers:
+        publisher.start()
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        disturb()
+    for publisher in publishers:
+        publisher.stop()
+    accepted = {payload: qos for one in publishers for payload, qos in one.accepted.items()}
+    deadline = time.monotonic() + STUCK
+    while missing := accepted.keys() - processed(members).keys():
+        assert time.monotonic() < deadline, f"{len(missing)} of {len(accepted)}: {min(missing)!r}"
+        time.sleep(0.1)
+    found = processed(members)
+    for member in members:
+        member.stop()
+    twice = [payload for payload, qos in accepted.items() if qos == 2 and found[payload] > 1]
+    assert not twice
+    counts = [member.processed.total() for member in members]
+    assert min(counts) > sum(counts) / len(counts) / 4, counts
+
+
+def test_members_share_and_none_is_left_out(nodes: dict[str, NodeProcess]) -> None:
+    """At steady load no member gets half as much again as the mean."""
+    play(nodes, "$share/g/p/#", lambda: time.sleep(0.5))
+
+
+def test_members_come_and_go(nodes: dict[str, NodeProcess]) -> None:
+    chance = random.Random(1)
+    play(nodes, "$share/g/p/#", lambda: time.sleep(0.5), leaves=lambda: chance.random() < 0.02)
+
+
+@pytest.mark.parametrize("victims", [("e1", "e2"), ("p",), ("q", "root"), ("root", "p", "q", "e1")])
+def test_nodes_are_killed(nodes: dict[str, NodeProcess], victims: tuple[str, ...]) -> None:
+    """Edges, the coordinator of the group, owners of its zones."""
+    chance = random.Random(len(victims))
+
+    def disturb() -> None:
+        time.sleep(chance.uniform(0.3, 1.0))
+        node = nodes[chance.choice(victims)]
+        node.kill()
+        time.sleep(chance.uniform(0.0, 0.3))
+        node.start()
+
+    play(nodes, "$share/g/p/#", disturb, leaves=lambda: chance.random() < 0.005)
+
+
+def test_a_frozen_coordinator(nodes: dict[str, NodeProcess]) -> None:
+    """Links break by silence, and come back with all that was on its way."""
+
+    def disturb() -> None:
+        nodes["p"].pause()
+        time.sleep(SECONDS)
+        nodes["p"].resume()
+
+    play(nodes, "$share/g/p/#", disturb)
+
+
+def test_a_group_follows_its_zone(nodes: dict[str, NodeProcess], tmp_path: Path) -> None:
+    """A zone below is delegated: the node of the group's filter is another one from then on."""
+    group = "$share/g/p/n/#"
+    topic = "p/n/x"
+    with RawClient5(nodes["root"].mqtt) as pub, RawClient5(nodes["e1"].mqtt) as away:
+        pub.connect("pub")
+        away.connect("away", expiry=60)
+        away.subscribe((group, 2))
+        away.disconnect()
+        for number in range(5):
+            pub.publish(topic, b"%d" % number, qos=number % 2 + 1)
+        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
+        document = topology("n", mqtt=mqtt, zone="p/n", parent=nodes["p"].grpc)
+        with NodeProcess(tmp_path, document) as child:
+            child.wait_event("join.granted", 30.0)
+            for number in range(5, 10):
+                pub.publish(topic, b"%d" % number, qos=number % 2 + 1)
+            with RawClient5(nodes["e1"].mqtt, timeout=STUCK) as member:
+                member.connect("away", clean=False, expiry=60)
+                found = [message.payload for message in member.take(10)]
+    assert found == [b"%d" % number for number in range(10)]
