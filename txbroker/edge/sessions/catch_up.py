@@ -227,14 +227,35 @@ class CatchUp:
         """
         cursors = session.places.behind
         behind = cursors.values()
+        if len(behind) < 2:
+            return
+        self._order_cuts(session)
         for ended in behind:
-            if len(behind) < 2 or not self._has_ended(ended.part):
+            if not self._has_ended(ended.part):
                 continue
             for later in behind:
                 has_stop = any(stop.part == ended.part for stop in later.stops)
                 if not has_stop and self._goes_on_in(later.part, ended.part):
                     offset = max(later.offset, _begins_behind(ended, later.part, cursors))
                     later.stops += (LogPosition(ended.part, offset),)
+
+    def _order_cuts(self, session: Session) -> None:
+        """
+        Let parts of zones that were cut wait for the records before the cut.
+
+        The session was current at the cut, and fell behind later: what waited in its window was
+        discarded as its client left. At another node the two parts are read at different speeds.
+        """
+        behind = session.places.behind.values()
+        for later in behind:
+            route = self._zones.get(later.part.zone)
+            if later.after is not None or route is None or route.epoch != later.part.epoch:
+                continue
+            for earlier in behind:
+                start = route.start_offset(earlier.part)
+                if start is not None and earlier.offset < start:
+                    later.after = LogPosition(earlier.part, start)
+                    break
 
     def _has_ended(self, part: JournalId) -> bool:
         route = self._zones.get(part.zone)
