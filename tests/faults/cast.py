@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import attrs
 
+from .groups import PREFIX
 from .rules import matches
 from .trees import Tree
 
@@ -59,15 +60,16 @@ class Subscriber(Client):
 
 @attrs.frozen
 class Cast:
-    """All clients of a tree; those of `late` come one a round."""
+    """All clients of a tree; those of `late` come one a round, `members` share one filter."""
 
     publishers: tuple[Publisher, ...]
     subscribers: tuple[Subscriber, ...]
     late: tuple[Subscriber, ...]
+    members: tuple[Subscriber, ...] = ()
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Those that are there from the start on."""
+        """Those that are there from the start on, and of whom a schedule speaks."""
         return (*self.publishers, *self.subscribers)
 
 
@@ -83,6 +85,7 @@ def draw(seed: int, tree: Tree, *, rate: float = 40.0, nodes: Sequence[str] = ()
         tuple(_subscriber(rng, tree, f"sub-{i}", i) for i in range(rng.randint(4, 5))),
         tuple(_subscriber(rng, tree, f"late-{i}", i + 1) for i in range(2)),
     )
+    cast = attrs.evolve(cast, members=_members(Random(f"{seed}/{tree.name}/group"), tree))
     cast = _with_wills(cast, tree, Random(f"{seed}/{tree.name}/wills"))
     return _only_at(cast, nodes) if nodes else cast
 
@@ -100,7 +103,7 @@ def _with_wills(cast: Cast, tree: Tree, rng: Random) -> Cast:
             for client in clients
         )
 
-    return Cast(willed(cast.publishers), willed(cast.subscribers), willed(cast.late))
+    return Cast(*map(willed, (cast.publishers, cast.subscribers, cast.late, cast.members)))
 
 
 def _only_at(cast: Cast, nodes: Sequence[str]) -> Cast:
@@ -110,7 +113,7 @@ def _only_at(cast: Cast, nodes: Sequence[str]) -> Cast:
     def moved(clients: Iterable[AnyClient]) -> tuple[AnyClient, ...]:
         return tuple(attrs.evolve(client, node=next(places), wanders=False) for client in clients)
 
-    return Cast(moved(cast.publishers), moved(cast.subscribers), moved(cast.late))
+    return Cast(*map(moved, (cast.publishers, cast.subscribers, cast.late, cast.members)))
 
 
 def _client(rng: Random, tree: Tree, name: str) -> dict[str, object]:
@@ -148,6 +151,20 @@ def _subscriber(rng: Random, tree: Tree, name: str, number: int) -> Subscriber:
         **_client(rng, tree, name),  # type: ignore[arg-type]
         filters=tuple(filters),
         delay=rng.choice((0.0, 0.0, 0.02)),
+    )
+
+
+def _members(rng: Random, tree: Tree) -> tuple[Subscriber, ...]:
+    """Those of one group, whose filter spans a zone and all below it."""
+    zone = rng.choice(tree.zones)
+    text = PREFIX + (f"{zone}/#" if zone else "#")
+    return tuple(
+        Subscriber(
+            **_client(rng, tree, f"member-{i}"),  # type: ignore[arg-type]
+            filters=((text, 2),),
+            delay=rng.choice((0.0, 0.0, 0.02)),
+        )
+        for i in range(3)
     )
 
 

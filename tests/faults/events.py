@@ -252,6 +252,18 @@ class Settled(Event):
     packet_id: int
 
 
+@event
+class Processed(Event):
+    """PUBLISH to a member of a group; the fields are those of `Delivered`."""
+
+    client: str
+    connection: int
+    publisher: str
+    number: int
+    qos: int
+    is_fresh: bool
+
+
 # of the calm
 
 
@@ -304,6 +316,7 @@ KINDS: dict[str, type[Event]] = {
         Subscribed,
         Delivered,
         Settled,
+        Processed,
         Remembered,
         Copied,
     )

@@ -27,6 +27,7 @@ The rules, and the numbers of the invariants that they stand for:
   identifier is free before it is used again.
 - `damage`: a damaged file is refused, and `repair` names it.
 - `ended`: no node ends by itself, and each does when it is told to.
+- `group`: a member of a group processes each acknowledged message, at QoS 2 once [37].
 - `late`: all is caught up in time.
 
 After a `reclaim` what only the dead node had is replayed: once, late, without retained values. What
@@ -69,6 +70,7 @@ from .events import (
     Sent,
     Stuck,
 )
+from .groups import Groups
 from .losses import Losses
 from .rules import Report, Violation, is_in_zone
 from .wills import Wills
@@ -96,6 +98,7 @@ class Checker:
         self.acknowledgements = _Acknowledgements(self._report)
         sessions = _Sessions(self._report, losses, sites)
         self.deliveries = Deliveries(self._report, losses, sessions.begun_elsewhere)
+        self.groups = Groups(self._report, losses, sessions.begun_elsewhere)
         self.wills = Wills(self._report, self.deliveries, sessions.begun_elsewhere)
         self._rules: list[_Rule] = [
             losses,
@@ -105,6 +108,7 @@ class Checker:
             _Retained(self._report, losses, sessions.begun_elsewhere),
             _Copies(self._report),
             self.deliveries,
+            self.groups,
             self.wills,
         ]
 

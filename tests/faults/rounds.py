@@ -18,6 +18,7 @@ import attrs
 
 from . import events
 from .cast import Cast
+from .clients import Client
 from .conditions import Conditions
 from .estates import Loss
 from .events import (
@@ -36,11 +37,12 @@ from .events import (
     Ruined,
     Stuck,
 )
+from .groups import PREFIX
 from .history import Checker, Tally, Violation, summary
 from .publisher import Publisher
 from .rules import matches
 from .schedule import Round, Step
-from .subscriber import Subscriber
+from .subscriber import GroupMember, Subscriber
 from .trees import Tree
 from .visitors import Newcomers, retained
 from .world import World
@@ -107,13 +109,14 @@ class Play:
             Publisher(each, conditions, *parts(each.name)) for each in cast.publishers
         ]
         self._subscribers = [Subscriber(each, *parts(each.name)) for each in cast.subscribers]
+        self._members = [GroupMember(each, *parts(each.name)) for each in cast.members]
         self._late = {each.name: Subscriber(each, *parts(each.name)) for each in cast.late}
 
     async def begin(self) -> None:
         """Start the nodes; subscribe, then publish. Raises `DoesNotStart`."""
         await asyncio.to_thread(self._world.start_all)
         await self._until_whole()
-        for client in (*self._subscribers, *self._publishers):
+        for client in (*self._subscribers, *self._members, *self._publishers):
             self._spawn(client.run())
         deadline = self._now() + START_PATIENCE
         while missing := self._missing():
@@ -217,7 +220,7 @@ class Play:
         self._refuges = {
             name: refuge if to == loss.name else to for name, to in self._refuges.items()
         }
-        for client in (*self._publishers, *self._subscribers, *self._late.values()):
+        for client in (*self._everybody, *self._late.values()):
             client.node = self._refuges[client.node]
 
     def _direct(self, step: Step) -> None:
@@ -227,8 +230,7 @@ class Play:
             self._subscribers.append(self._late[name])
             self._spawn(self._late[name].run())
             return
-        everybody = (*self._publishers, *self._subscribers)
-        client = next(each for each in everybody if each.name == name)
+        client = next(each for each in self._everybody if each.name == name)
         match step.verb:
             case "roam" | "hop":
                 client.leave(rest[1])
@@ -244,22 +246,29 @@ class Play:
             case _:
                 raise AssertionError(step)
 
+    @property
+    def _everybody(self) -> tuple[Client, ...]:
+        return (*self._publishers, *self._subscribers, *self._members)
+
     # the calm
 
     def _missing(self) -> str:
         """What is not caught up, in words; empty when all is."""
         self._notice_deaths()
         found = []
-        for client in (*self._publishers, *self._subscribers):
+        for client in self._everybody:
             if not client.is_connected:
                 found.append(f"{client.name} is not connected to {client.node}")
-        found += [f"{sub.name} has no SUBACK" for sub in self._subscribers if not sub.is_subscribed]
+        subscribers = (*self._subscribers, *self._members)
+        found += [f"{sub.name} has no SUBACK" for sub in subscribers if not sub.is_subscribed]
         for publisher in self._publishers:
             if flows := publisher.open_flows:
                 found.append(f"{publisher.name} has {len(flows)} open flows from {flows[0]} on")
         missing = sorted(self._checker.deliveries.missing)
         if missing:
             found.append(f"{len(missing)} deliveries, the first: {missing[0]}")
+        if shared := sorted(self._checker.groups.missing):
+            found.append(f"{len(shared)} messages of the group, the first: {shared[0]}")
         if wills := self._checker.wills.missing:
             found.append(f"{len(wills)} wills, the first: {wills[0]}")
         return "; ".join(found)
@@ -289,7 +298,7 @@ class Play:
 
     async def _probe(self) -> None:
         """In the calm: which way messages take, what is retained, which connections are left."""
-        for client in (*self._publishers, *self._subscribers):
+        for client in self._everybody:
             await client.look_for_ghosts()
         await self._probe_retained()
         await self._newcomers.visit(self._tree.names)
@@ -298,7 +307,9 @@ class Play:
         for _ in range(PROBES):
             publisher = self._rng.choice(self._publishers)
             topic = self._rng.choice(publisher.topics)
-            if publisher.is_connected:
+            # A group gets a copy of its own.
+            is_shared = any(matches(m.filters[0][0][len(PREFIX) :], topic) for m in self._members)
+            if publisher.is_connected and not is_shared:
                 number = publisher.publish(topic, self._rng.choice((1, 2)))
                 probes[publisher.name, number] = (topic, publisher.node)
             await asyncio.sleep(0.05)

@@ -14,7 +14,7 @@ from tests.support.wire import PUBACK, PUBCOMP, PUBREC, Packet
 
 from . import cast, payloads
 from .clients import Client, Connection
-from .events import Delivered, Settled, Subscribed, SubscribeSent
+from .events import Delivered, Processed, Settled, Subscribed, SubscribeSent
 
 SUBSCRIBE_ID = 1
 
@@ -66,8 +66,18 @@ class Subscriber(Client):
         self._note(Subscribed, **about, filters=granted)
 
     def _on_publish(self, connection: Connection, message: wire.Publish) -> None:
-        origin = payloads.read(message.payload)
         is_fresh = message.qos != 2 or message.packet_id not in self._half
+        self._note_publish(connection, message, is_fresh=is_fresh)
+        if message.qos == 1:
+            self._answer(connection, PUBACK, message.packet_id)
+        elif message.qos == 2:
+            self._half.add(message.packet_id)
+            self._answer(connection, PUBREC, message.packet_id)
+
+    def _note_publish(
+        self, connection: Connection, message: wire.Publish, *, is_fresh: bool
+    ) -> None:
+        origin = payloads.read(message.payload)
         self._note(
             Delivered,
             client=self.name,
@@ -82,11 +92,6 @@ class Subscriber(Client):
             is_fresh=is_fresh,
             is_intact=origin is not None and origin.topic == message.topic,
         )
-        if message.qos == 1:
-            self._answer(connection, PUBACK, message.packet_id)
-        elif message.qos == 2:
-            self._half.add(message.packet_id)
-            self._answer(connection, PUBREC, message.packet_id)
 
     def _answer(self, connection: Connection, kind: int, identifier: int) -> None:
         """Now, or a little later; on this connection or not at all."""
@@ -112,3 +117,25 @@ class Subscriber(Client):
             about = {"client": self.name, "connection": connection.number}
             self._note(Settled, **about, packet_id=identifier)
         self._pinged = []
+
+
+class GroupMember(Subscriber):
+    """A member of a group, whose filter is its only one."""
+
+    def _on_ping(self) -> None:
+        """What it has answered is of no concern to the sessions of others."""
+        self._answered = []
+
+    def _note_publish(
+        self, connection: Connection, message: wire.Publish, *, is_fresh: bool
+    ) -> None:
+        origin = payloads.read(message.payload)
+        self._note(
+            Processed,
+            client=self.name,
+            connection=connection.number,
+            publisher=origin.publisher if origin else "",
+            number=origin.number if origin else 0,
+            qos=message.qos,
+            is_fresh=is_fresh,
+        )
