@@ -227,11 +227,8 @@ class CatchUp:
         """
         cursors = session.places.behind
         behind = cursors.values()
-        if len(behind) < 2:
-            return
-        self._order_cuts(session)
         for ended in behind:
-            if not self._has_ended(ended.part):
+            if len(behind) < 2 or not self._has_ended(ended.part):
                 continue
             for later in behind:
                 has_stop = any(stop.part == ended.part for stop in later.stops)
@@ -239,23 +236,30 @@ class CatchUp:
                     offset = max(later.offset, _begins_behind(ended, later.part, cursors))
                     later.stops += (LogPosition(ended.part, offset),)
 
-    def _order_cuts(self, session: Session) -> None:
-        """
-        Let parts of zones that were cut wait for the records before the cut.
+    def _is_gated(self, session: Session, cursor: Cursor) -> bool:
+        """True if another part must be read first."""
+        is_late = session.sender.is_late(cursor.part) or cursor.must_wait(session.places.behind)
+        return is_late or self._follows_cut(session, cursor)
 
-        The session was current at the cut, and fell behind later: what waited in its window was
+    def _follows_cut(self, session: Session, later: Cursor) -> bool:
+        """
+        True if the session can read what lies before the cut at which the cursor's part begins.
+
+        The session was current at the cut, and fell behind after it: what waited in its window was
         discarded as its client left. At another node the two parts are read at different speeds.
         """
-        behind = session.places.behind.values()
-        for later in behind:
-            route = self._zones.get(later.part.zone)
-            if later.after is not None or route is None or route.epoch != later.part.epoch:
-                continue
-            for earlier in behind:
-                start = route.start_offset(earlier.part)
-                if start is not None and earlier.offset < start:
-                    later.after = LogPosition(earlier.part, start)
-                    break
+        behind = session.places.behind
+        route = self._zones.get(later.part.zone) if len(behind) > 1 else None
+        if route is None or route.epoch != later.part.epoch:
+            return False
+        for earlier in behind.values():
+            start = route.start_offset(earlier.part)
+            if start is not None and earlier.offset < start:
+                is_followed = self._is_wanted(session, earlier.part.zone)
+                end = self._end(earlier) if is_followed else 0
+                has_more = not end or earlier.offset < end
+                return has_more and not self._chunks.is_unreachable(earlier.part)
+        return False
 
     def _has_ended(self, part: JournalId) -> bool:
         route = self._zones.get(part.zone)
@@ -272,7 +276,7 @@ class CatchUp:
         self._order(session)
         worked = False
         for cursor in list(session.places.behind.values()):
-            if not _is_gated(session, cursor):
+            if not self._is_gated(session, cursor):
                 worked = self._is_done(session, cursor) or worked
         excess = self._excess(session) if session.sender.has_room() else None
         if excess is None:
@@ -280,7 +284,7 @@ class CatchUp:
         for cursor in list(session.places.behind.values()):
             if not session.sender.has_room():
                 return
-            if not _is_gated(session, cursor):
+            if not self._is_gated(session, cursor):
                 worked = self._advance(session, cursor, excess) or worked
         if worked:
             self.wake(session)
@@ -298,6 +302,8 @@ class CatchUp:
                 return False  # records that wait for the claim still come, behind the position
             if route.is_over:
                 return False  # its stream does not bring the rest of the part
+            if not self._is_wanted(session, cursor.part.zone):
+                return False  # no stream is followed for it: only a read finds the part's end
             # A cursor with a place in this part would not notice live messages that pass the place.
             # Nor would live messages wait for the parts of the stops.
             is_done = (
@@ -367,14 +373,15 @@ class CatchUp:
         Zones below may serve all its filters by now. Then nothing more comes from this zone.
         """
         cursor = session.places.behind.get(part)
-        if cursor is not None and not any(
-            self._zones.may_concern(topic_filter, part.zone)
-            for topic_filter in session.subscriptions
-        ):
+        if cursor is not None and not self._is_wanted(session, part.zone):
             # If the stream of the part begins here after all, the session has the records up to
             # this offset. Unmarked, they would be delivered twice.
             session.places.get_ahead(part, cursor.offset)
             session.finish_part(cursor)
+
+    def _is_wanted(self, session: Session, apex: str) -> bool:
+        """True if the zone may have messages for the session from now on."""
+        return any(self._zones.may_concern(f, apex) for f in session.subscriptions)
 
     def _is_followed(self, session: Session, route: Route) -> bool:
         """
@@ -458,7 +465,3 @@ def _begins_behind(cursor: Cursor, part: JournalId, behind: Mapping[JournalId, C
             return known.after.offset
         known = behind.get(known.after.part)
     return 0
-
-
-def _is_gated(session: Session, cursor: Cursor) -> bool:
-    return session.sender.is_late(cursor.part) or cursor.must_wait(session.places.behind)
