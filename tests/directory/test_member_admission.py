@@ -183,3 +183,23 @@ def test_versions_far_above_are_not_taken() -> None:
     bench.admission.store_members("liar", [member("b", 1 << 40)])
 
     assert 0 == bench.admission.waiting
+
+
+def test_a_command_removes_whom_others_count() -> None:
+    """At its newest record, so that the removal counts at every node."""
+    bench = Bench()
+    bench.there = {"b"}
+    bench.admission.store_members("child", [member("b"), member("lost", 3)], is_stream=True)
+    bench.admission.store_members("other", [member("lost", 5, "new:1")], is_stream=True)
+    bench.ask_all()
+    bench.there.clear()
+    bench.admission.store_members("child", [member("b", 4, "new:1")], is_stream=True)
+
+    for name, version in (("lost", 6), ("b", 5)):
+        found = bench.admission.find(name)
+        assert found is not None and found.version == version - 1
+        bench.admission.remove(name)
+        record = bench.members.record(name)
+        assert record is not None and (record.version, record.removed) == (version, True)
+    assert (0, None) == (bench.admission.waiting, bench.admission.find("nobody"))
+    assert {"a"} == bench.names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -71,10 +72,12 @@ def _is_believed(node: FaultyNode, path: Path) -> bool:
     return not any(path.name in line for line in lines)
 
 
-def give_up(node: FaultyNode, parent: str, command: Command) -> tuple[bool, str]:
+def give_up(
+    node: FaultyNode, parent: str, others: Iterable[str], command: Command
+) -> tuple[bool, str]:
     """
-    At its parent's address, take a lost node's zone and forget the node; whether all is done, and
-    what happened.
+    At its parent's address, take a lost node's zone and forget the node, which `others` know by
+    then; whether all is done, and what happened.
     """
     is_done, said = True, ""
     if node.zone is not None:
@@ -83,8 +86,18 @@ def give_up(node: FaultyNode, parent: str, command: Command) -> tuple[bool, str]
         is_done = not status or "is not delegated from here" in text
         said = f"reclaim: status {status}: {text}; "
     status, text = command("forget", parent, node.name)
-    is_done = is_done and (not status or "no member is called" in text)
+    is_done = is_done and (not status or _is_forgotten(text, others))
     return is_done, f"{said}forget: status {status}: {text}"
+
+
+def _is_forgotten(text: str, others: Iterable[str]) -> bool:
+    """
+    True if the answer says that there is no such member, at a node that has all others.
+
+    A parent with an empty disk has none before they join, and cannot have heard of the lost one.
+    """
+    said, _, names = text.partition("; there are ")
+    return "no member is called" in said and set(others) <= set(names.split(", "))
 
 
 def back_up(node: FaultyNode, command: Command) -> str:

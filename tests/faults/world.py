@@ -387,7 +387,8 @@ class World:
         parent = self._estates.parents[name]
         assert parent is not None
         where = self.network.places[parent].grpc
-        is_done, said = operators.give_up(self.nodes[name], where, self.command)
+        others = [other for other in self.nodes if not self._estates.is_lost(other)]
+        is_done, said = operators.give_up(self.nodes[name], where, others, self.command)
         if is_done:
             self._estates.settle(name)
         return said

@@ -10,10 +10,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.nodes import NodeProcess, topology
+from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
 from tests.support.wire import CONNACK, connect
 
@@ -26,13 +27,14 @@ class Family:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.nodes: dict[str, NodeProcess] = {}
-        self.add("root", zone="")
+        # The port stays, as a root that has lost its disk starts again by itself.
+        self.add("root", zone="", mqtt=[f"tcp:{free_port()}:interface=127.0.0.1"])
         self.add("a", "root", zone="a")
         self.add("b", "root", zone="b")
         self.add("edge", "root")
         self.add("ab", "a", zone="a/b")
 
-    def add(self, name: str, parent: str | None = None, **keys: str) -> NodeProcess:
+    def add(self, name: str, parent: str | None = None, **keys: Any) -> NodeProcess:
         above = None if parent is None else self.nodes[parent].grpc
         node = NodeProcess(self.folder, topology(name, parent=above, roaming_wait="1s", **keys))
         self.nodes[name] = node
@@ -113,6 +115,23 @@ def test_who_answers_is_not_forgotten(family: Family) -> None:
     itself = failure("forget", family["root"].grpc, "root")
     assert "this is node 'root' itself; it has the root zone" in itself and "retire" not in itself
     assert "cannot be reached" in failure("forget", "127.0.0.1:1", "a")
+
+
+def test_a_root_that_lost_its_disk_forgets_whom_only_others_know(family: Family) -> None:
+    """It counts no member that has not answered it, but must not see others than they do."""
+    family.start("root", "a", "b", "edge")
+    family.meet("root", "a", "edge")
+    family["b"].kill()
+    family["root"].kill()
+    shutil.rmtree(family["root"].data)
+    family["root"].start(ready=False)
+    wait_until(lambda: family["root"].has_event("members.unreachable"))
+    wait_until(lambda: "there are a, edge, root" in failure("forget", family["root"].grpc, "x"))
+    assert code(family["root"], "refused") == 3
+
+    assert "node b is no member any more\n" == output("forget", family["root"].grpc, "b")
+
+    family.meet("root", "a", "edge")
 
 
 def test_a_member_that_is_away_hears_of_it_when_it_is_back(family: Family) -> None:

@@ -10,7 +10,8 @@ Members that this node's own parent names are believed, since the parent has ask
 a site reach the same list, and a cut moves no entry. A node that is cut off stays a member.
 
 A member's new address is asked, too, before use. A removal needs no answer: a command makes it, of
-a node that does not answer.
+a node that does not answer. The command reaches unanswered members, too: other nodes count them as
+keepers, and see other members than this node until the removal.
 
 Questions leave at a bounded rate, in turn for each source. Members beyond the room of a source are
 left out.
@@ -101,6 +102,22 @@ class MemberAdmission:
         """Forget the members of a stream that ended; the source sends all again when it returns."""
         for name in list(self._waiting.get(source, ())):
             self._drop(source, name)
+
+    def find(self, name: str) -> Member | None:
+        """Return the newest record of a member, answered or not; None: no node names it."""
+        found = [mine[name].member for mine in self._waiting.values() if name in mine]
+        member = self._members.get(name)
+        if member is not None:
+            found.append(member)
+        return max(found, key=lambda record: record.rank, default=None)
+
+    def remove(self, name: str) -> None:
+        """Remove a member by command: no node relies on it any more."""
+        member = self.find(name)
+        for source in [source for source, mine in self._waiting.items() if name in mine]:
+            self._drop(source, name)
+        if member is not None:
+            self._members.remove_record(member)
 
     def due(self) -> list[MemberProbe]:
         """Return the questions to send now; `answered` reports each outcome."""

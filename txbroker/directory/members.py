@@ -239,8 +239,12 @@ class Members:
         member = self.get(name)
         if member is None:
             return False
-        self._take({name: attrs.evolve(member, version=member.version + 1, removed=True)})
+        self.remove_record(member)
         return True
+
+    def remove_record(self, member: Member) -> None:
+        """Remove the member that other nodes know by this record; it need not be one here."""
+        self._take({member.name: attrs.evolve(member, version=member.version + 1, removed=True)})
 
     def settle(self) -> None:
         """

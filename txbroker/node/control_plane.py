@@ -285,6 +285,7 @@ class ControlPlane:
         return MemberRemoval(
             node_grant=node_base.node_grant,
             members=self._edge_role.members,
+            admission=self._edge_role.directory.admission,
             parent=self.parent,
             channels=node_base.channels,
             commit=node_base.data_directory.committer,

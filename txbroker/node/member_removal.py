@@ -14,6 +14,7 @@ import grpc.aio
 
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.rpc.join_server import JoinServer
+from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Member, Members
 from txbroker.directory.rpc.directory_service import Commit
 from txbroker.model.zone_cut import ZoneCut
@@ -36,12 +37,14 @@ class MemberRemoval:
         *,
         node_grant: NodeGrant,
         members: Members,
+        admission: MemberAdmission,
         parent: JoinServer,
         channels: Channels,
         commit: Commit,
     ) -> None:
         self._node_grant = node_grant
         self._members = members
+        self._admission = admission
         self._parent = parent
         self._channels = channels
         self._commit = commit
@@ -51,9 +54,10 @@ class MemberRemoval:
         Remove the member; return the zones still delegated to it, as far as this node knows.
 
         `leaves`: True if the node itself asks. The node then still answers, and may have asked
-        before. Raises `ForgetError`.
+        before. A member that has not answered this node is removed, too, since the others count
+        it. Raises `ForgetError`.
         """
-        member = self._members.get(name)
+        member = self._admission.find(name)
         if name == self._members.name:
             is_root = self._node_grant.zone == ""
             remedy = _ends(self._node_grant.grpc, is_root)
@@ -63,7 +67,7 @@ class MemberRemoval:
         if member is not None:
             if not leaves:
                 await self._check_lost(member)
-            self._members.remove(name)
+            self._admission.remove(name)
             log.warning("member.forgotten", peer=name, leaves=leaves)
         await self._safe()
         return self._zones(name)
