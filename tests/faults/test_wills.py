@@ -89,6 +89,22 @@ def test_will_at_node_that_may_have_died_is_not_due(fault: str, is_ended_first: 
     assert [] == story.add(Calm).will(2).broken()
 
 
+@pytest.mark.parametrize(
+    ("fault", "end"), [("broken-retire a a 0.02", "start a"), ("fill a", "free a")]
+)
+def test_fault_that_takes_its_time_ends_connections_that_begin_meanwhile(
+    fault: str, end: str
+) -> None:
+    """Until the node has been started again."""
+    story = Story().fault(fault).connect(2).end(2)
+
+    assert [] == story.add(Calm).broken()
+
+    story = Story().fault(fault).fault(end).connect(2).end(2)
+
+    assert ["will"] == story.add(Calm).broken()
+
+
 def test_will_at_another_node_is_due() -> None:
     """Whatever dies elsewhere."""
     assert ["will"] == Story().connect(2).fault("kill b").end(2).add(Calm).broken()

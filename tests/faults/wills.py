@@ -50,7 +50,10 @@ ENDING = {
     "void",
     "fill",
 }
-"""Faults of a node that may end it, or keep it from publishing a will."""
+"""
+Faults of a node that may end it, or keep it from publishing a will. Some take seconds before they
+do: so until the node is started, they concern connections that begin meanwhile as well.
+"""
 
 
 @attrs.define(kw_only=True)
@@ -88,6 +91,7 @@ class Wills:
         self._due: dict[int, set[str]] = {}  # connection: sessions that still lack its will
         self._suspects: list[tuple[Delivered, _Connection]] = []
         self._hiding: Counter[tuple[str, ...]] = Counter()
+        self._ending: set[str] = set()  # nodes with a fault that may end them still
         self._is_calm = True
         self._is_ruined = False
 
@@ -111,6 +115,7 @@ class Wills:
                     topic=event.will,
                     is_doubtful=bool(self._hiding),
                     is_calm=self._is_calm,
+                    is_over=event.node in self._ending,
                 )
             case Connected(code=0) if event.connection in self._connections:
                 self._on_connected(self._connections[event.connection])
@@ -122,6 +127,7 @@ class Wills:
                 self._on_fault(event.what)
             case Healed():
                 self._hiding.clear()
+                self._ending.clear()
             case Ruined():
                 self._is_ruined = True
                 self._due.clear()
@@ -187,7 +193,10 @@ class Wills:
             self._hiding -= Counter(key for key in self._hiding if _is_end_of(verb, targets, key))
         if verb in ("stall", "go-on"):
             self._doubt(lambda connection: connection.client in targets)
+        if verb in ("start", "free"):
+            self._ending.difference_update(targets)
         if verb in ENDING:
+            self._ending.update(targets[:1] if verb == "reclaim" else targets)
             for connection in self._connections.values():
                 if connection.node in targets:
                     connection.is_over = True
