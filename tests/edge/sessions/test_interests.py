@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.edge_bench import Client, EdgeBench, forget_cuts
 from tests.support.recorders import cut
 
@@ -349,3 +351,45 @@ def test_zone_whose_owner_is_here_is_not_forgotten() -> None:
     bench.edge.on_resolved(bench.route(""), cut(""), [], 30)
 
     assert bench.edge.zones.get("a") is not None
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_interest_stays_where_streams_flow_though_the_owner_above_forgot_the_zone(
+    is_stream: bool,
+) -> None:
+    """A root with an empty disk knows none of its children before they are back."""
+    bench = EdgeBench()
+    bench.online("", "a", "b")
+    bench.online("a", "a/x")
+    bench.online("a/x")
+    client = Client(bench, "c")
+    client.subscribe("a/#")
+    for apex in ("a", "a/x"):
+        bench.answer(apex, "a/#")
+    bench.lose("")
+    if is_stream:
+        bench.online("", epoch=2)
+    else:
+        bench.edge.on_resolved(bench.route(""), cut(""), [], 30)
+    bench.settle()
+    late = Client(bench, "late")
+    late.subscribe("a/x/+")
+    for apex in ("a", "a/x"):
+        assert {"a/#"} <= bench.route(apex).interest.filters
+    assert {"a/x/+"} <= bench.route("a/x").interest.filters
+    assert bench.edge.zones.get("b") is None
+    bench.deliver("a/x", "a/x/t", "news")
+
+    assert "news" in client.got()
+
+
+def test_cut_that_encloses_others_takes_their_place() -> None:
+    """Also of zones whose streams flow: the cuts of a zone never lie within one another."""
+    bench = EdgeBench()
+    bench.online("", "a/x", "c/d")
+    bench.online("a/x")
+    bench.online("c/d")
+
+    bench.edge.cuts.replace_cuts(bench.route(""), [cut("a"), cut("c/d/e")])
+
+    assert {"a", "c/d/e"} == set(bench.route("").cuts or {})

@@ -123,12 +123,21 @@ class ZoneChanges:
 
     def replace_cuts(self, route: Route, cuts: Iterable[ZoneCut], *, follow: bool = False) -> None:
         """
-        Replace the cuts of the zone by these.
+        Replace the cuts of the zone by these, and by those of zones whose own streams flow.
 
         `follow`: the cuts came with the zone's stream, so sessions follow new zones from their
         beginning.
         """
         before, now = dict(route.cuts or ()), {cut.apex: cut for cut in cuts}
+        # An owner that lost its disk forgot its cuts until the children are back. Without them the
+        # edge would withdraw its interest below, and sessions would miss what the children take.
+        now |= {
+            apex: cut
+            for apex, cut in before.items()
+            if apex not in now
+            and self._flows(apex)
+            and not any(is_within(apex, told) or is_within(told, apex) for told in now)
+        }
         route.learn_cuts(now)
         news: list[Route] = []
         behind = self._cursors.behind_in(route) if follow else []
@@ -167,6 +176,11 @@ class ZoneChanges:
                 self.on_zone_end(below, is_whole=False)
 
     # internal
+
+    def _flows(self, apex: str) -> bool:
+        """True if the zone's own stream is here; it announces its end itself."""
+        route = self._zones.get(apex)
+        return route is not None and (route.is_local or route.port is not None)
 
     def _return_zone(self, route: Route, apex: str, epoch: int, offset: int) -> None:
         """
