@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import attrs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -199,3 +201,22 @@ def test_merging_is_a_union(one: list[Member], other: list[Member]) -> None:
 
     assert set(first.all) == set(second.all)
     assert first.view == second.view
+
+
+def test_one_less_leaves_a_node_unsettled_also_after_a_crash() -> None:
+    """The mark goes before the record of who left: a crash between the two must not leave it."""
+    table = MemoryTable()
+    node = members("a", member("b"), table=table)
+    node.settle()
+    whole = dict(table.items())
+    with mock.patch.object(table, "put") as put:
+        node.remove("b")
+    written: list[tuple[bytes, bytes]] = [call.args for call in put.call_args_list]
+
+    for count in range(1, len(written) + 1):
+        left = MemoryTable()
+        for key, value in (*whole.items(), *written[:count]):
+            left.put(key, value)
+        again = Members("a", "", left, is_root=True)
+        assert (False, True) == (again.is_settled, again.was_settled)
+    assert again.is_removed("b")

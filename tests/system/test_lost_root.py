@@ -233,6 +233,30 @@ def test_clients_that_stayed_get_all(house: House) -> None:
         assert [*range(1000, 1020), *range(2000, 2020), *range(3000, 3020)] == found
 
 
+def test_sessions_get_what_zones_take_that_the_new_root_does_not_know(
+    house: House, tmp_path: Path
+) -> None:
+    """A link to the zone flows all the time, while its parent is away and nobody tells the root."""
+    with NodeProcess(tmp_path, topology("edge", parent=house.root.grpc)) as edge:
+        edge.wait_event("join.granted")
+        with RawClient(edge.mqtt) as stays:
+            stays.connect("stays", clean=False)
+            stays.subscribe(("a/#", 1), ("x/y", 1))
+            publish(house.ab, "a/b/y", 0, 1)
+            stays.take(1)
+            house.a.pause()
+            house.lose_root()
+            mark = edge.mark()
+            house.root.start()
+            edge.wait_event("link.opened", after=mark, zone="")
+            news = publish(house.ab, "a/b/y", 100, 5)
+            house.a.resume()
+            house.root.wait_event("child.joined", 30.0, zone="a")
+            news += publish(house.ab, "a/b/y", 200, 1)
+
+            assert news == [packet.payload for packet in stays.take(len(news))]
+
+
 def test_what_waits_elsewhere_for_a_client_that_begins_anew_comes(house: House) -> None:
     """It moved to the new root, which knew nobody; its sessions meet when all nodes are back."""
     subscribe(house.a, "moves", "a/x")
