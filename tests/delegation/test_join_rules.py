@@ -159,6 +159,17 @@ def test_a_copy_keeps_its_zone_at_an_epoch_that_no_life_had(
     assert GrantRenewed(cut=cut("garage", epoch), since=4) == decision
 
 
+def test_a_copy_below_a_copy_leaves_out_epochs_that_earlier_lives_have_given() -> None:
+    """Nobody knows which the parent has granted since its own copy was made."""
+    table = table_of()
+    table.commit(cut("garage", 7), since=4)
+    asks = attrs.evolve(applicant("garage", last_epoch=5, holds=True), restored=True)
+
+    decision = decide(table, asks, (), ROOT, left_out=1000)
+
+    assert GrantRenewed(cut=cut("garage", 1008), since=4) == decision
+
+
 def test_a_copy_from_before_a_handover_is_refused() -> None:
     """The zone was the parent's in between, and what it took then is not in the copy."""
     asks = attrs.evolve(applicant("garage", last_epoch=3, holds=True), restored=True)

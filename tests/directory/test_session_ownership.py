@@ -231,6 +231,8 @@ def test_who_does_not_come_for_it_loses_it(a: Node) -> None:
     assert a.take("c", PATIENCE - 0.1) == Busy()
     a.taken("c", PATIENCE)
     assert not a.release("b", taken)
+    a.holdings.expire(PATIENCE + FREEZE_LIMIT - 0.1)
+    assert a.holdings.frozen
     a.holdings.expire(PATIENCE + FREEZE_LIMIT)
 
     assert "thaw" in a.host.events

@@ -198,6 +198,23 @@ def test_a_member_that_was_forgotten_and_comes_back_is_one_again() -> None:
         assert connect(three, "c", name).present
 
 
+def test_in_a_site_of_two_who_lacks_a_share_begins_nothing_alone() -> None:
+    """A third one was forgotten: what it kept may be at the other node, which is away."""
+    three = Site(["a", "b", "c"], 9, roaming_wait=0.5)
+    three.start(3)
+    three.run(3.0)
+    for name in ("b", "c"):
+        three.nodes[name].kill()
+    three.nodes["a"].directory.members.remove("c")
+    three.run(5.0)
+    refused = connect(three, "a", "new").refused
+    assert refused is not None and "too few" in refused
+    three.nodes["b"].start()
+    three.run(5.0)
+
+    assert connect(three, "a", "new").present is False
+
+
 def test_two_of_three_are_lost_and_forgotten() -> None:
     """The one that is left begins sessions again, and a replacement has its share."""
     three = Site(["a", "b", "c", "d"], 8, roaming_wait=0.5)

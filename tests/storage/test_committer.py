@@ -206,6 +206,20 @@ def test_the_next_sync_waits_for_what_comes_at_once(tmp_path: Path) -> None:
     assert ["a synced", "5"] == bench.sync()
 
 
+def test_a_sync_covers_nothing_that_is_staged_only(tmp_path: Path) -> None:
+    """It may begin amid a turn that has not been written yet."""
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.SYNC, later.append)
+    for name in "12":
+        bench.stage(bench.a, name)
+        bench.end_turn()
+    bench.sync()
+    bench.stage(bench.a, "3")
+    later.pop()()
+
+    assert ["a synced", "2"] == [event for event in bench.sync() if event != "a written"]
+
+
 def test_with_nothing_staged_an_action_runs_in_the_same_turn(tmp_path: Path) -> None:
     """But behind those that wait for a sync."""
     bench = Bench(tmp_path, Durability.SYNC)

@@ -322,6 +322,18 @@ def test_a_damaged_header_of_a_synced_segment_is_corruption(tmp_path: Path) -> N
     assert damaged == last.read_bytes()
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_synced_segment_of_zeros_is_corruption(tmp_path: Path, is_empty: bool) -> None:
+    """It looks as if it had never been written, but the line of the newest segment names it."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, *(bytes(20_000) for _ in range(4)))
+    last = last_segment(log)
+    last.write_bytes(b"" if is_empty else bytes(last.stat().st_size))
+
+    with pytest.raises(CorruptLog, match="last good entry 3"):
+        reopened(log)
+
+
 @pytest.mark.parametrize("line", [b"", b"00000000000000000007 0badc0de\n", b"\0" * 30, b"?"])
 def test_a_torn_line_of_the_newest_segment_tells_nothing(tmp_path: Path, line: bytes) -> None:
     """A crash may leave any of these; the log is whole."""
