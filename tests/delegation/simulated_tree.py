@@ -330,13 +330,14 @@ class Tree:
         self.faults: dict[int, Fault] = {}
         self.arm(faults)
         self.struck: list[Fault] = []
+        self.was_delegated: bool | None = None  # when the root lost its zone, if it did
         self.nodes: dict[str, Node] = {}
         self.nodes["root"] = Node(self, "root", "", None)
         self.nodes["child"] = Node(self, "child", "z", "root")
         self.root, self.child = self.nodes["root"], self.nodes["child"]
         self.served: dict[tuple[str, int], str] = {}
         self.published = 0
-        self.acknowledged = 0
+        self.acknowledged: set[int] = set()
 
     def start(self) -> None:
         """Start the root, then the child; publishes go on all the time."""
@@ -372,6 +373,9 @@ class Tree:
                 node.is_full = True
             case "crowd":
                 node.is_crowded = True
+            case "lose" if node.is_up and node.zone.serving:
+                node.zone.serving = False
+                self.was_delegated = node.node_grant.table.get("z") is not None
 
     def look(self) -> None:
         """One node serves a topic, and each epoch has one owner."""
@@ -394,15 +398,13 @@ class Tree:
         for node in self.nodes.values():
             if node.is_up and node.zone.accepts("z/x"):
                 self.published += 1
-                node.zone.publish("z/x", self.published, self._acknowledge)
+                topic = f"z/x/{self.published}"  # a later publish must not hide a lost one
+                node.zone.publish(topic, self.published, self.acknowledged.add)
                 break
         if self.clock.now < WHILE_PUBLISHING:
             self.clock.after(0.02, self._publish)
 
-    def _acknowledge(self, number: int) -> None:
-        self.acknowledged = max(self.acknowledged, number)
-
-    def value(self) -> int:
-        """Return the number of the retained value where the topic is served."""
+    def lost(self) -> set[int]:
+        """Return the acknowledged publishes that are not where their topics are served."""
         (node,) = [n for n in self.nodes.values() if n.zone.accepts("z/x")]
-        return int(node.zone.retained.now.get("z/x", b"0"))
+        return self.acknowledged - {int(value) for value in node.zone.retained.now.values()}

@@ -27,7 +27,7 @@ def check_joined(tree: Tree) -> None:
     assert child.zone.accepts("z/x") and not root.zone.accepts("z/x")
     delegated = root.node_grant.table.get("z")
     assert delegated is not None and delegated.cut.epoch == child.zone.epoch
-    assert tree.value() >= tree.acknowledged > 10
+    assert not tree.lost() and len(tree.acknowledged) > 10
     assert child.node_grant.absorbing is None
     committed = [fields for name, fields in root.log if name == "handover.committed"]
     assert [fields["epoch"] for fields in committed] in ([], [child.zone.epoch])
@@ -38,7 +38,7 @@ def check_returned(tree: Tree) -> None:
     root, child = tree.root, tree.child
     assert not child.is_up and (child.disk.state.fenced or not child.disk.state.serving)
     assert root.zone.accepts("z/x") and root.node_grant.table.get("z") is None
-    assert tree.value() >= tree.acknowledged > 10
+    assert not tree.lost() and len(tree.acknowledged) > 10
     assert root.node_grant.absorbing is None
 
 
@@ -82,6 +82,34 @@ def test_a_fault_at_each_moment(kind: str, node: str, flow: str) -> None:
             break
         places.add(tree.struck[0].place)
     assert expected <= places
+
+
+def test_zone_is_served_on_after_a_handover_that_was_rolled_back() -> None:
+    """By the parent, until the child asks again."""
+    rolled_back = 0
+    for at in range(1, 40):
+        tree = join(Fault("break", "child", at), seed=1)
+        while tree.clock.now < 1.0 and "handover.rolled_back" not in dict(tree.root.log):
+            tree.clock.run(0.001)
+        if "handover.rolled_back" in dict(tree.root.log):
+            rolled_back += 1
+            assert tree.root.zone.accepts("z/x")
+    assert rolled_back > 1
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_parent_that_has_lost_its_own_zone_commits_nothing(flow: str) -> None:
+    """At whichever moment it loses that; its disk may be about to take the commit."""
+    begin, _, _ = FLOWS[flow]
+    for at in itertools.count(1):
+        tree = begin(Fault("lose", "root", at), seed=1)
+        tree.clock.run(HEALED)
+        if not tree.struck:
+            break
+        is_committing = tree.struck[0].place.startswith("root save")
+        if tree.was_delegated is not None and not is_committing:
+            is_delegated = tree.root.node_grant.table.get("z") is not None
+            assert is_delegated == tree.was_delegated, tree.struck[0].place
 
 
 @settings(max_examples=100, deadline=None)
