@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import attrs
 
 from tests.support.keeping import MemoryTable
+from tests.support.site import Site
 from txbroker.directory.member_admission import (
     AT_ONCE,
     BURST,
@@ -17,6 +20,7 @@ from txbroker.directory.member_admission import (
     MemberProbe,
 )
 from txbroker.directory.members import Member, Members
+from txbroker.directory.requests import Ping
 
 
 def member(name: str, version: int = 1, grpc: str = "", **fields: object) -> Member:
@@ -203,3 +207,35 @@ def test_a_command_removes_whom_others_count() -> None:
         assert record is not None and (record.version, record.removed) == (version, True)
     assert (0, None) == (bench.admission.waiting, bench.admission.find("nobody"))
     assert {"a"} == bench.names
+
+
+def test_who_calls_is_asked_soon() -> None:
+    """It was away for long, and is back; calls in its name make it no member, nor a crowd."""
+    bench = Bench()
+    bench.admission.store_members("child", [member("late")], is_stream=True)
+    for _ in range(100):
+        bench.ask()
+        bench.now += FIRST_PAUSE
+    asked = len(bench.asked)
+    for _ in range(10):
+        bench.admission.on_call("late")
+        bench.admission.on_call("nobody")
+        bench.ask()
+    assert asked + 1 == len(bench.asked) and {"a"} == bench.names
+    bench.there.add("late")
+    bench.now += FIRST_PAUSE
+    bench.admission.on_call("late")
+    bench.ask()
+
+    assert {"a", "late"} == bench.names
+
+
+def test_a_call_of_a_member_that_has_not_answered_is_heard() -> None:
+    """Though it gets no answer itself."""
+    alone = Site(["a"], 1)
+    alone.start(1)
+    directory = alone.nodes["a"].directory
+    with mock.patch.object(directory.admission, "on_call") as on_call:
+        assert directory.handle("late", Ping()) is None
+
+    on_call.assert_called_once_with("late")

@@ -308,6 +308,7 @@ class Directory:
         The shell sends the answer after all changes are durable in this node's store.
         """
         if self.members.get(source) is None:
+            self.admission.on_call(source)
             return None
         self.record_contact(source)
         match request:

@@ -51,11 +51,14 @@ Seconds for which a call's members are remembered; a stream's members stay until
 
 @attrs.define(slots=True, eq=False)
 class _Waiting:
-    """An unanswered member: forgotten at `until` (None: never), asked again at `due`."""
+    """
+    An unanswered member: forgotten at `until` (None: never), last asked at `since`, again at `due`.
+    """
 
     member: Member
     until: float | None
     due: float
+    since: float = float("-inf")
     pause: float = FIRST_PAUSE
     is_asked: bool = False
 
@@ -103,6 +106,13 @@ class MemberAdmission:
         for name in list(self._waiting.get(source, ())):
             self._drop(source, name)
 
+    def on_call(self, name: str) -> None:
+        """Ask a member soon that calls this node: it is there, however long it was silent."""
+        for mine in self._waiting.values():
+            if name in mine:
+                waiting = mine[name]
+                waiting.due = min(waiting.due, waiting.since + FIRST_PAUSE)
+
     def find(self, name: str) -> Member | None:
         """Return the newest record of a member, answered or not; None: no node names it."""
         found = [mine[name].member for mine in self._waiting.values() if name in mine]
@@ -149,7 +159,8 @@ class MemberAdmission:
             if self._is_news(member):
                 self._members.merge([member], asked.source)
             return
-        waiting.due = self._now() + waiting.pause
+        waiting.since = self._now()
+        waiting.due = waiting.since + waiting.pause
         waiting.pause = min(waiting.pause * 2, LONGEST_PAUSE)
 
     @property
