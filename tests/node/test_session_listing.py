@@ -13,14 +13,17 @@ from txbroker.mqtt.session.window import SessionLimits
 from txbroker.node import session_listing
 from txbroker.v1.control_pb2 import SessionInfo, SessionsReply
 
+AGE = EdgeLimits().session_age
+
 
 def sessions(bench: EdgeBench) -> Iterator[Session]:
     return iter(bench.edge.clients.sessions.values())
 
 
 def pages(bench: EdgeBench, held: Mapping[str, HeldBack] | None = None) -> list[SessionsReply]:
-    distance, now = bench.edge.backlog.distance, bench.clock.now()
-    return list(session_listing.session_pages(sessions(bench), now, distance, held or {}))
+    distance, lifetime = bench.edge.backlog.distance, bench.edge.clients.lifetime
+    now = bench.clock.now()
+    return list(session_listing.session_pages(sessions(bench), now, distance, lifetime, held or {}))
 
 
 def test_a_session_that_is_deleted_is_gone() -> None:
@@ -59,10 +62,12 @@ def test_what_is_listed_of_a_session() -> None:
     bench.clock.advance(7.5)
     for offset in (1, 2, 3):
         bench.deliver("x", "x/t", "missed", offset)
+    a.session.level, a.session.expiry = 5, 0
+    b.session.level, b.session.expiry = 4, None
 
     assert [
-        SessionInfo(client_id=a.session.client_id, clean=True, connected=True),
-        SessionInfo(client_id="b", away=7.5, subscriptions=2, waiting=3),
+        SessionInfo(client_id=a.session.client_id, clean=True, connected=True, level=5, expiry=0),
+        SessionInfo(client_id="b", away=7.5, subscriptions=2, waiting=3, level=4, expiry=AGE),
     ] == [info for page in pages(bench) for info in page.sessions]
 
 

@@ -8,6 +8,7 @@ from typing import cast
 from tests.support import wire
 from tests.support.nodes import free_port
 from tests.support.rawclient import RawClient
+from tests.support.rawclient5 import RawClient5
 
 from .commands import as_json, failure, output, wait_until, wrong_usage
 from .conftest import House
@@ -48,22 +49,47 @@ def test_what_is_listed(house: House) -> None:
         since = datetime.fromisoformat(str(found["away"].pop("away_since")))
         assert timedelta(0) <= datetime.now(UTC) - since < timedelta(seconds=60)
         common = {"client_id": "away", "clean": False, "connected": False}
+        common |= {"mqtt": "3.1.1", "expiry": 7 * 86_400.0}
         held = {"held": found["away"].pop("held"), "held_for": found["away"].pop("held_for")}
         assert held["held"] > 100 and 0 < held["held_for"] < 60
         common |= {"held_known": True}
         assert common | {"subscriptions": 2, "waiting": 4, "dropped": 0} == found["away"]
         common = {"client_id": "here", "clean": True, "connected": True, "away_since": None}
-        common |= {"held": 0, "held_for": 0.0, "held_known": True}
+        common |= {"held": 0, "held_for": 0.0, "held_known": True, "mqtt": "3.1.1", "expiry": 0.0}
         assert common | {"subscriptions": 1, "waiting": 0, "dropped": 0} == found["here"]
         assert "elsewhere" not in found
         table = [line.split() for line in output("sessions", house.edge.grpc).splitlines()]
-        columns = "CLIENT STATE SINCE SUBSCRIPTIONS WAITING DROPPED HELD BYTES HELD FOR"
+        columns = "CLIENT MQTT STATE SINCE SUBSCRIPTIONS WAITING DROPPED HELD BYTES HELD FOR EXPIRY"
         assert columns.split() == table[0]
-        assert ["away", "away", f"{since:%Y-%m-%dT%H:%M}", "2", "4", "0"] == [
-            cell[:16] for cell in table[1][:6]
+        assert ["away", "3.1.1", "away", f"{since:%Y-%m-%dT%H:%M}", "2", "4", "0"] == [
+            cell[:16] for cell in table[1][:7]
         ]
-        assert [str(held["held"]), "0:00"] == [table[1][6], table[1][7][:4]]
-        assert ["here", "connected", "1", "0", "0", "0"] == table[2]
+        assert [str(held["held"]), "0:00"] == [table[1][7], table[1][8][:4]]
+        assert ["7", "days,", "0:00:00"] == table[1][9:]
+        assert ["here", "3.1.1", "connected", "1", "0", "0", "0"] == table[2][:7]
+        assert ["ends", "at", "disconnect"] == table[2][7:]
+
+
+def test_sessions_of_level_5_say_when_they_end(house: House) -> None:
+    """The expiry that they asked for; without one the table and the log say what follows."""
+    with RawClient5(house.edge.mqtt) as kept, RawClient5(house.edge.mqtt) as lost:
+        kept.connect("kept", clean=False, expiry=90)
+        mark = house.edge.mark()
+        lost.connect("lost", clean=False)
+        lost.ping()
+
+        found = sessions(house)
+
+        assert ("5.0", 90.0) == (found["kept"]["mqtt"], found["kept"]["expiry"])
+        assert ("5.0", 0.0) == (found["lost"]["mqtt"], found["lost"]["expiry"])
+        table = output("sessions", house.edge.grpc).splitlines()
+        (kept_row,) = (row for row in table if row.startswith("kept "))
+        (lost_row,) = (row for row in table if row.startswith("lost "))
+        assert kept_row.endswith("  0:01:30")
+        assert lost_row.endswith("  ends at disconnect: expiry 0")
+    reason = "ends at disconnect: expiry 0"
+    house.edge.wait_event("session.not_kept", client_id="lost", reason=reason, after=mark)
+    assert not house.edge.has_event("session.not_kept", client_id="kept")
 
 
 def test_a_session_is_ended(house: House) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "CLIENT",
+    "MQTT",
     "STATE",
     "SINCE",
     "SUBSCRIPTIONS",
@@ -24,7 +25,11 @@ COLUMNS = (
     "DROPPED",
     "HELD BYTES",
     "HELD FOR",
+    "EXPIRY",
 )
+
+LEVELS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+"""Names of the protocol levels."""
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +39,8 @@ class SessionRow:
 
     `away_since` is None while the client is connected. `held` is the size in bytes of the journals
     that are kept for the session; the oldest are kept for `held_for` seconds. `held_known` is False
-    if there may be more.
+    if there may be more. `mqtt` is the version that the client spoke last. The session outlives its
+    connection by `expiry` seconds. A node of an earlier version tells neither.
     """
 
     client_id: str
@@ -47,6 +53,8 @@ class SessionRow:
     held: int
     held_for: float
     held_known: bool
+    mqtt: str
+    expiry: float | None
 
 
 @click.command(
@@ -69,7 +77,8 @@ def sessions(address: Address, client_id: str | None, as_json: bool) -> None:
     flight to the client. All new messages of the session's zones count, matching or not. DROPPED
     counts messages beyond a limit, as far as known: the count grows when the client returns. HELD
     BYTES is the approximate size of all zones' journals kept for the session, and HELD FOR their
-    age. Sessions that hold most come first. A + means that a zone's owner did not answer. A deleted
+    age. EXPIRY is how long the session stays without its client, the node's limit included.
+    Sessions that hold most come first. A + means that a zone's owner did not answer. A deleted
     session loses its subscriptions and waiting messages. Its client is disconnected, and may begin
     a new session.
     """
@@ -121,6 +130,8 @@ async def _fetch(channels: Channels, address: str) -> list[SessionRow]:
             held=info.held_size,
             held_for=round(info.held_age, 1),
             held_known=not info.held_unknown,
+            mqtt=LEVELS.get(info.level, ""),
+            expiry=info.expiry if info.HasField("expiry") else None,
         )
         for reply in replies
         for info in reply.sessions
@@ -137,6 +148,7 @@ def _cells(session: SessionRow) -> list[str]:
     since = session.away_since
     return [
         session.client_id,
+        session.mqtt,
         "connected" if session.connected else "away",
         "" if since is None else f"{since:%Y-%m-%dT%H:%M:%SZ}",
         str(session.subscriptions),
@@ -144,4 +156,14 @@ def _cells(session: SessionRow) -> list[str]:
         str(session.dropped),
         str(session.held) + ("" if session.held_known else "+"),
         str(timedelta(seconds=round(session.held_for))) if session.held else "",
+        _expiry(session),
     ]
+
+
+def _expiry(session: SessionRow) -> str:
+    if session.expiry is None:
+        return ""
+    if session.expiry:
+        return str(timedelta(seconds=round(session.expiry)))
+    # Many clients of MQTT 5.0 leave out the expiry, and lose a session that they meant to keep.
+    return "ends at disconnect" + (": expiry 0" if session.mqtt == LEVELS[5] else "")

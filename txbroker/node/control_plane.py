@@ -352,4 +352,5 @@ class ControlPlane:
         edge = self._edge_role.edge
         held = await self._holding.of(edge.clients.sessions.values())
         sessions = edge.clients.sessions.values()
-        return session_pages(sessions, self._node_base.timers.now(), edge.backlog.distance, held)
+        now, lifetime = self._node_base.timers.now(), edge.clients.lifetime
+        return session_pages(sessions, now, edge.backlog.distance, lifetime, held)

@@ -24,13 +24,14 @@ def session_pages(
     sessions: Iterable[Session],
     now: float,
     distance: Callable[[Session], int],
+    lifetime: Callable[[Session], float],
     held: Mapping[str, HeldBack],
 ) -> Iterator[control_pb2.SessionsReply]:
     """
     Return all sessions in replies small enough for any channel, those that hold back most first.
 
-    `distance` returns the number of records behind a session's cursors. `held` has what each
-    session holds back, by client id.
+    `distance` returns the number of records behind a session's cursors, `lifetime` the seconds that
+    it outlives its connection. `held` has what each session holds back, by client id.
     """
     nothing = HeldBack()
     page = control_pb2.SessionsReply()
@@ -38,7 +39,7 @@ def session_pages(
     found = [(held.get(session.client_id, nothing), session) for session in sessions]
     found.sort(key=lambda pair: (-pair[0].size, pair[1].client_id))
     for back, session in found:
-        page.sessions.append(_info(session, now, distance(session), back))
+        page.sessions.append(_info(session, now, distance(session), lifetime(session), back))
         size += len(session.client_id) + 32
         if size >= PAGE_BYTES:
             yield page
@@ -55,7 +56,9 @@ def losses(sessions: Iterable[Session]) -> Iterator[control_pb2.SessionLoss]:
         yield control_pb2.SessionLoss(client_id=client_id, dropped=dropped)
 
 
-def _info(session: Session, now: float, distance: int, held: HeldBack) -> control_pb2.SessionInfo:
+def _info(
+    session: Session, now: float, distance: int, lifetime: float, held: HeldBack
+) -> control_pb2.SessionInfo:
     away_since = session.away_since
     return control_pb2.SessionInfo(
         client_id=session.client_id,
@@ -68,6 +71,8 @@ def _info(session: Session, now: float, distance: int, held: HeldBack) -> contro
         held_size=held.size,
         held_age=held.age,
         held_unknown=not held.is_whole,
+        level=session.level,
+        expiry=lifetime,
     )
 
 

@@ -411,6 +411,10 @@ class MqttProtocol(ConnectionLifetime):
             self._abort()
             return
         self._open_packet_reader(session, session.receiver.plain if session.has_received else None)
+        if not packet.clean_session and packet.expiry == 0:
+            # A client that leaves out the expiry loses a session that it seems to mean to keep.
+            reason = "ends at disconnect: expiry 0"
+            log_limited(log.info, "session.not_kept", client_id=self._client_id, reason=reason)
         if self._is_arriving:
             self._is_arriving = False
             self._regulate()
