@@ -17,6 +17,7 @@ from txbroker.v1 import control_pb2_grpc
 
 from .commands import run, wait_until
 from .disks import mounted
+from .fake_broker import FakeBroker
 from .strangers import assert_json, is_fine
 
 
@@ -88,6 +89,21 @@ def fake_node() -> Iterator[StartFake]:
     ended: list[threading.Event] = [server.stop(None) for server in servers]
     for event in ended:
         event.wait(5.0)
+
+
+@pytest.fixture
+def fake_broker() -> Iterator[type[FakeBroker]]:
+    """Makes fake brokers that are closed after the test."""
+    made: list[FakeBroker] = []
+
+    class Made(FakeBroker):
+        def __init__(self, *answers: bytes, stay: bool = False) -> None:
+            super().__init__(*answers, stay=stay)
+            made.append(self)
+
+    yield Made
+    for broker in made:
+        broker.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from txbroker.v1.control_pb2_grpc import ControlStub
 
 from .commands import Running, at, environment, failure, line, output, run, wait_until, wrong_usage
 from .conftest import House
+from .fake_broker import FakeBroker
 
 
 def publish(node: NodeProcess, topic: str, text: str, *options: object) -> None:
@@ -255,48 +255,6 @@ def test_nobody_there(arguments: list[str]) -> None:
     assert "no.such.host.invalid:1883: cannot be reached: " in failure(
         command, "no.such.host.invalid:1883", *rest
     )
-
-
-class FakeBroker:
-    """Takes connections and sends each of them these bytes, then closes or stays silent."""
-
-    def __init__(self, answer: bytes, *, stay: bool = False) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._kept: list[socket.socket] = []
-        self.address = at(self._server.getsockname())
-        threading.Thread(target=self._serve, args=(answer, stay), daemon=True).start()
-
-    def _serve(self, answer: bytes, stay: bool) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            connection.recv(4096)
-            connection.sendall(answer)
-            if stay:
-                self._kept.append(connection)
-            else:
-                connection.close()
-
-    def close(self) -> None:
-        for kept in (self._server, *self._kept):
-            kept.close()
-
-
-@pytest.fixture
-def fake_broker() -> Iterator[type[FakeBroker]]:
-    """Makes fake brokers that are closed after the test."""
-    made: list[FakeBroker] = []
-
-    class Made(FakeBroker):
-        def __init__(self, answer: bytes, *, stay: bool = False) -> None:
-            super().__init__(answer, stay=stay)
-            made.append(self)
-
-    yield Made
-    for broker in made:
-        broker.close()
 
 
 CONNACK = b"\x20\x02\x00"

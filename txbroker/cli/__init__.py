@@ -28,6 +28,7 @@ from txbroker.cli import (
     repair,
     resolve,
     retire,
+    rpc,
     run,
     sessions,
     tree,
@@ -40,7 +41,8 @@ def main() -> None:
     """
     A federated MQTT broker: one topic namespace served by many nodes.
 
-    HOST:PORT is the gRPC address of a node (of pub and sub the MQTT address), FILE a topology file.
+    HOST:PORT is the gRPC address of a node (of pub, sub and rpc the MQTT address), FILE a topology
+    file.
     """
     os.umask(0o077)  # Repair, archives and reports write clients' messages: keep other users out.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -55,6 +57,7 @@ for _command in (
     resolve.resolve,
     client.pub,
     client.sub,
+    rpc.rpc,
     retire.retire,
     reclaim.reclaim,
     forget.forget,

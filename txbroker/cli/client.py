@@ -6,56 +6,50 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
 import click
 import paho.mqtt.client as mqtt
-from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.properties import Properties
 
-from txbroker.cli.mqtt_connection import Connection
-from txbroker.cli.options import BadArgument, HostPort, Topic
-from txbroker.cli.output import one_line
+from txbroker.cli.message_properties import (
+    correlation_data,
+    property_lines,
+    property_options,
+    publish_properties,
+)
+from txbroker.cli.mqtt_connection import ANSWER_TIMEOUT, Connection
+from txbroker.cli.options import BadArgument, Topic, client_id, mqtt_address, mqtt_level, quality
+from txbroker.cli.output import one_line, payload_text, zone_name
 from txbroker.config import Address
 
-ANSWER_TIMEOUT = 10.0
-"""Seconds in which a node must accept a connection."""
 RELEASE_TIMEOUT = 1.0
 """Seconds to complete half-received QoS 2 messages when the command ends."""
-MAX_ID_BYTES = 65_535
-
-
-def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= MAX_ID_BYTES:
-        raise BadArgument(f"ID: {value!r}: a client id is 1 to {MAX_ID_BYTES} bytes of UTF-8")
-    return value
-
-
-mqtt_address = click.argument("address", metavar="HOST:PORT", type=HostPort())
+PENDING_ZONE = "pending-zone"
+"""Name of SUBACK's user property with a zone that has not confirmed."""
 
 
 @click.command(
     epilog="""
-    Example:
+    Examples:
 
     \b
       $ txbroker pub 127.0.0.1:1883 -t home/kitchen/light -m on -q 1 -r
+      $ txbroker pub 127.0.0.1:1883 -t home/kitchen/motion -m yes -r -V 5 --expiry 60
     """
 )
 @mqtt_address
 @click.option("-t", "--topic", required=True, type=Topic(wildcards=False), help="Where to.")
 @click.option("-m", "--message", required=True, metavar="TEXT", help="The payload.")
-@click.option(
-    "-q", "--qos", type=click.IntRange(0, 2), default=0, metavar="N", help="0 (default), 1 or 2."
-)
+@quality(0)
 @click.option("-r", "--retain", is_flag=True, help="Keep it as the topic's last value.")
-@click.option("-i", "--id", "client_id", callback=_check_id, metavar="ID", help="Client id.")
+@client_id()
+@mqtt_level
+@property_options
+@correlation_data
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -70,23 +64,28 @@ def pub(
     qos: int,
     retain: bool,
     client_id: str | None,
+    level: MQTTProtocolVersion,
     timeout: float,
+    **given: Any,
 ) -> None:
     """
     Publish one message.
+
+    Properties need MQTT 5.0: -V 5.
 
     HOST:PORT is the MQTT address of any node. With QoS 1 and 2 the command waits for the
     acknowledgement: the topic's owner has then accepted the message. With QoS 0 the command ends
     when the message is sent.
     """
+    properties = publish_properties(level, **given)
     deadline = time.monotonic() + timeout
-    connection = Connection(address, client_id)
+    connection = Connection(address, client_id, level)
     connection.open(min(timeout, ANSWER_TIMEOUT))
-    client = connection.client
-    published = []
-    client.on_publish = lambda _client, _userdata, mid, _code, _properties: published.append(mid)
-    client.publish(topic, os.fsencode(message), qos, retain)
-    if not connection.run(lambda: bool(published), deadline):
+    done = threading.Event()
+    connection.publish(
+        topic, os.fsencode(message), qos, done.set, retain=retain, properties=properties
+    )
+    if not connection.run(done.is_set, deadline):
         raise click.ClickException(
             f"{address}: no acknowledgement in {timeout:g} s; the owner of {topic!r} may be away,"
             " and take the message later"
@@ -96,10 +95,11 @@ def pub(
 
 @click.command(
     epilog="""
-    Example:
+    Examples:
 
     \b
       $ txbroker sub 127.0.0.1:1883 -t 'home/+/temperature' -t '$SYS/#' -n 10
+      $ txbroker sub 127.0.0.1:1883 -t 'home/#' -V 5 -v
     """
 )
 @mqtt_address
@@ -112,38 +112,38 @@ def pub(
     type=Topic(wildcards=True),
     help="What to listen for; may be given several times.",
 )
-@click.option(
-    "-q", "--qos", type=click.IntRange(0, 2), default=0, metavar="N", help="0 (default), 1 or 2."
-)
+@quality(0)
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), metavar="COUNT", help="End after so many messages."
 )
-@click.option(
-    "-i",
-    "--id",
-    "client_id",
-    callback=_check_id,
-    metavar="ID",
-    help="Client id; the node then keeps the session, and messages for it, between two runs.",
-)
+@client_id("Client id; the node then keeps the session, and messages for it, between two runs.")
+@mqtt_level
+@click.option("-v", "--verbose", is_flag=True, help="Print properties, too; needs -V 5.")
 def sub(
     address: Address,
     filters: tuple[str, ...],
     qos: int,
     count: int | None,
     client_id: str | None,
+    level: MQTTProtocolVersion,
+    verbose: bool,
 ) -> None:
     """
     Print messages, a line each: the topic, a space and the payload.
 
+    With -v the properties of each message follow, an indented line each. With -V 5 the command
+    names on stderr the zones that have not confirmed the filters yet.
+
     HOST:PORT is the MQTT address of any node. Control characters are spelled out as in \\n, and a
     payload that is not UTF-8 is printed in hexadecimal digits. Ends on Ctrl-C.
     """
-    connection = Connection(address, client_id, clean=client_id is None)
-    printer = _Printer(connection, count)
+    if verbose and level != MQTTProtocolVersion.MQTTv5:
+        raise BadArgument("-v: properties are of MQTT 5.0; add -V 5")
+    connection = Connection(address, client_id, level, clean=client_id is None)
+    printer = _Printer(connection, count, is_verbose=verbose)
     printer.listen_for_signals()
     connection.open(ANSWER_TIMEOUT)
-    printer.subscribe(filters, qos)
+    connection.subscribe(filters, qos, _name_pending)
     try:
         printer.run()
     except BrokenPipeError:
@@ -158,13 +158,15 @@ class _Printer:
     The node sends an unprinted message again when the session resumes.
     """
 
-    def __init__(self, connection: Connection, limit: int | None) -> None:
+    def __init__(
+        self, connection: Connection, limit: int | None, *, is_verbose: bool = False
+    ) -> None:
         self._connection = connection
+        self._is_verbose = is_verbose
         self._limit = limit
         self._printed = 0
         self._is_last_printed = False
         self._received: set[int] = set()  # packet ids of QoS 2 messages that wait for PUBREL
-        self._filters: tuple[str, ...] = ()
         self._is_stopping = False
         self._is_writing = False
         self._output = sys.stdout.fileno()
@@ -172,18 +174,12 @@ class _Printer:
         client = connection.client
         client.may_take = self._may_take
         client.on_message = self._on_message
-        client.on_subscribe = self._on_subscribe
 
     def listen_for_signals(self) -> None:
         """Make SIGINT and SIGTERM end `run`; before `run`, and in a full pipe, the command."""
         signal.set_wakeup_fd(self._woken)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stop())
-
-    def subscribe(self, filters: tuple[str, ...], qos: int) -> None:
-        """Subscribe to the filters."""
-        self._filters = filters
-        self._connection.client.subscribe([(topic_filter, qos) for topic_filter in filters])
 
     def run(self) -> None:
         """
@@ -230,7 +226,10 @@ class _Printer:
             self._received.discard(message.mid)
         self._is_last_printed = self._has_room()
         if self._is_last_printed:
-            self._write(f"{one_line(message.topic)} {_text(message.payload)}\n".encode())
+            lines = [f"{one_line(message.topic)} {payload_text(message.payload)}"]
+            if self._is_verbose:
+                lines += property_lines(message.properties)
+            self._write("".join(f"{line}\n" for line in lines).encode())
             self._printed += 1
 
     def _write(self, line: bytes) -> None:
@@ -240,16 +239,9 @@ class _Printer:
             line = line[os.write(self._output, line) :]
         self._is_writing = False
 
-    def _on_subscribe(
-        self, client: mqtt.Client, userdata: Any, mid: int, codes: list[ReasonCode], properties: Any
-    ) -> None:
-        for topic_filter, code in zip(self._filters, codes, strict=False):
-            if code.is_failure:
-                raise click.ClickException(f"the node refused the filter {topic_filter!r}")
 
-
-def _text(payload: bytes | bytearray) -> str:
-    try:
-        return one_line(payload.decode())
-    except UnicodeDecodeError:
-        return payload.hex()
+def _name_pending(properties: Properties | None) -> None:
+    for name, value in getattr(properties, "UserProperty", ()):
+        if name == PENDING_ZONE:
+            said = f"{zone_name(value)} has not confirmed yet; its messages may come later"
+            click.echo(said, err=True)

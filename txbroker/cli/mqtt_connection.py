@@ -17,15 +17,23 @@ from typing import Any
 
 import click
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt import MQTTException
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from txbroker.cli.output import one_line
 from txbroker.config import Address
 
+ANSWER_TIMEOUT = 10.0
+"""Seconds in which a node must accept a connection."""
 FAREWELL = 1.0
 """Seconds that DISCONNECT has to reach the node."""
 MISC_EVERY = 1.0
 """Seconds between checks of the keep-alive."""
+FOREVER = 2**32 - 1
+"""Session expiry of a session that ends by the node's limit alone, as at level 3.1.1."""
 
 
 class Client(mqtt.Client):
@@ -49,14 +57,25 @@ class Client(mqtt.Client):
 class Connection:
     """One connection; every failure is a `click.ClickException` of one line."""
 
-    def __init__(self, address: Address, client_id: str | None, *, clean: bool = True) -> None:
+    def __init__(
+        self,
+        address: Address,
+        client_id: str | None,
+        level: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv311,
+        *,
+        clean: bool = True,
+    ) -> None:
         self.is_open = False
+        self._is_clean = clean
+        self._has_properties = level == MQTTProtocolVersion.MQTTv5
         self.client = Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id or f"txbroker-{secrets.token_hex(6)}",
-            clean_session=clean,
+            clean_session=None if self._has_properties else clean,
+            protocol=level,
         )
         self.client.on_connect = self._on_connect
+        self.client.on_disconnect = self._on_disconnect
         self._address = address
         self._refused: str | None = None
 
@@ -65,12 +84,59 @@ class Connection:
         deadline = time.monotonic() + timeout
         self.client.connect_timeout = timeout
         try:
-            self.client.connect(self._address.host, self._address.port)
+            self._connect()
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise self._failure(f"cannot be reached: {reason}") from None
         if not self.run(lambda: self.is_open, deadline):
             raise self._failure(f"no answer in {timeout:g} s; is it an MQTT address?")
+
+    def subscribe(
+        self, filters: Iterable[str], qos: int, confirmed: Callable[[Properties | None], object]
+    ) -> None:
+        """Subscribe; `confirmed` gets the properties of the SUBACK that grants all filters."""
+        asked = list(filters)
+
+        def on_subscribe(
+            client: mqtt.Client, _: Any, mid: int, codes: list[ReasonCode], properties: Any
+        ) -> None:
+            for topic_filter, code in zip(asked, codes, strict=False):
+                if code.is_failure:
+                    reason = _explained(code, properties)
+                    raise click.ClickException(
+                        f"the node refused the filter {topic_filter!r}: {reason}"
+                    )
+            confirmed(properties)
+
+        self.client.on_subscribe = on_subscribe
+        self.client.subscribe([(topic_filter, qos) for topic_filter in asked])
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        acknowledged: Callable[[], object],
+        *,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> None:
+        """
+        Publish a message; `acknowledged` is called when the node has acknowledged the message.
+
+        A QoS 0 message counts as acknowledged when paho has sent it.
+        """
+
+        def on_publish(
+            client: mqtt.Client, _: Any, mid: int, code: ReasonCode, properties: Any
+        ) -> None:
+            if code.is_failure:
+                reason = _explained(code, properties)
+                raise self._failure(f"the node refused the message on {topic!r}: {reason}")
+            acknowledged()
+
+        self.client.on_publish = on_publish
+        self.client.publish(topic, payload, qos, retain, properties)
 
     def run(
         self,
@@ -121,12 +187,25 @@ class Connection:
 
     # internal
 
+    def _connect(self) -> None:
+        address = self._address
+        if not self._has_properties:
+            self.client.connect(address.host, address.port)
+            return
+        properties = Properties(PacketTypes.CONNECT)
+        if not self._is_clean:
+            # The default of MQTT 5.0 is 0: the session would end with its connection.
+            properties.SessionExpiryInterval = FOREVER
+        self.client.connect(
+            address.host, address.port, clean_start=self._is_clean, properties=properties
+        )
+
     def _work(self) -> None:
         try:
             for step in (self.client.loop_read, self.client.loop_write, self.client.loop_misc):
                 if self.client.socket() is not None:
                     step()
-        except (struct.error, ValueError, IndexError):
+        except (MQTTException, struct.error, ValueError, IndexError):
             # Paho raises these when the peer does not speak MQTT.
             raise self._failure("the answer is not MQTT; is it an MQTT address?") from None
 
@@ -134,9 +213,15 @@ class Connection:
         self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
     ) -> None:
         if code.is_failure:
-            self._refused = f"connection refused: {code}"
+            self._refused = f"connection refused: {_explained(code, properties)}"
         else:
             self.is_open = True
+
+    def _on_disconnect(
+        self, client: mqtt.Client, userdata: Any, flags: Any, code: ReasonCode, properties: Any
+    ) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._refused = f"the node closed the connection: {_explained(code, properties)}"
 
     def _lost(self) -> str:
         if self.is_open:
@@ -145,3 +230,9 @@ class Connection:
 
     def _failure(self, reason: str) -> click.ClickException:
         return click.ClickException(f"{self._address}: {reason}")
+
+
+def _explained(code: ReasonCode, properties: Properties | None) -> str:
+    """Return the code's name, and the reason string of the packet if there is one."""
+    reason = getattr(properties, "ReasonString", None)
+    return f"{code}: {one_line(reason)}" if reason else f"{code}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+from paho.mqtt.enums import MQTTProtocolVersion
 
 from txbroker.config import Address, parse_address
 from txbroker.model.topics import (
@@ -13,6 +15,14 @@ from txbroker.model.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_BYTES = 65_535
+"""Bytes of a string in an MQTT packet."""
+
+LEVELS = {"3.1.1": MQTTProtocolVersion.MQTTv311, "5": MQTTProtocolVersion.MQTTv5}
+"""Protocol levels that the MQTT client speaks."""
 
 
 class BadArgument(click.ClickException):
@@ -83,6 +93,82 @@ class Apex(click.ParamType[str]):
             raise BadArgument(f"ZONE: {text!r}: {error}") from None
         return text
 
+
+class Text(click.ParamType[str]):
+    """A string of an MQTT packet."""
+
+    name = "TEXT"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Check the text's size and characters; raises `BadArgument`."""
+        text = str(value)
+        if not _is_string(text):
+            raise BadArgument(f"{_name(param)}: {text!r}: at most {MAX_BYTES} bytes of UTF-8")
+        return text
+
+
+class NameAndValue(click.ParamType[tuple[str, str]]):
+    """A user property, NAME=VALUE."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Split the text at its first "="; raises `BadArgument`."""
+        text = str(value)
+        name, separator, rest = text.partition("=")
+        if not (separator and _is_string(name) and _is_string(rest)):
+            raise BadArgument(f"{_name(param)}: {text!r}: write NAME=VALUE, such as room=kitchen")
+        return name, rest
+
+
+def _is_string(text: str) -> bool:
+    """True if an MQTT packet can carry the text."""
+    try:
+        return len(text.encode()) <= MAX_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def _name(param: click.Parameter | None) -> str:
+    return "" if param is None else param.opts[0]
+
+
+def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not (value and _is_string(value)):
+        raise BadArgument(f"ID: {value!r}: a client id is 1 to {MAX_BYTES} bytes of UTF-8")
+    return value
+
+
+def client_id(help: str = "Client id.") -> Callable[[F], F]:
+    """Return the option for the client id of an MQTT client."""
+    return click.option("-i", "--id", "client_id", callback=_check_id, metavar="ID", help=help)
+
+
+def quality(default: int) -> Callable[[F], F]:
+    """Return the option for a QoS."""
+    numbers = ", ".join(f"{n} (default)" if n == default else f"{n}" for n in range(3))
+    said = " or ".join(numbers.rsplit(", ", 1))
+    limits = click.IntRange(0, 2)
+    return click.option("-q", "--qos", type=limits, default=default, metavar="N", help=f"{said}.")
+
+
+mqtt_level = click.option(
+    "-V",
+    "--mqtt-version",
+    "level",
+    type=click.Choice(tuple(LEVELS)),
+    default="3.1.1",
+    callback=lambda ctx, param, value: LEVELS[value],
+    help="The version of MQTT (default 3.1.1).",
+)
+"""The protocol level of an MQTT client."""
+
+mqtt_address = click.argument("address", metavar="HOST:PORT", type=HostPort())
+"""The address at which a command connects as an MQTT client."""
 
 node_address = click.argument("address", metavar="HOST:PORT", type=HostPort())
 """The address of the node that a command calls."""

@@ -28,6 +28,14 @@ def one_line(text: str) -> str:
     return spelled(text, keep="\t")
 
 
+def payload_text(payload: bytes | bytearray) -> str:
+    """Return a payload as one line of text; in hexadecimal digits if the payload is not UTF-8."""
+    try:
+        return one_line(payload.decode())
+    except UnicodeDecodeError:
+        return payload.hex()
+
+
 def zone_name(apex: str) -> str:
     """Return an apex for display: "(root)" for the empty one."""
     return one_line(apex) if apex else "(root)"
