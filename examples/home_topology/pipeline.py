@@ -129,7 +129,14 @@ def demonstrate(options: argparse.Namespace, directory: Path, stop: run.Stop) ->
             for job, chosen in jobs.items():
                 following.start(job, **chosen)
             outcome = run.replay(
-                home, readings, rate, options.seconds, stop, console, is_lasting=True
+                home,
+                readings,
+                rate,
+                options.seconds,
+                stop,
+                console,
+                expiry=run.expiry_of(options),
+                is_lasting=True,
             )
             following.finish()
             for job, chosen in jobs.items():

@@ -1,6 +1,7 @@
 """
-The two MQTT clients of the demo, stock paho: one publishes readings through one node, the other
-subscribes through another, and a `Tally` that both write into.
+The MQTT clients of the demo, stock paho, and a `Tally` that they write into. One of MQTT 5.0
+publishes readings through one node, with an expiry: nobody gets a reading that is too old to say
+anything. At another node one of MQTT 3.1.1 subscribes to all of them, one of MQTT 5.0 to a few.
 
 Threads: each paho client has one of its own, which calls back; `run` is called in a third; the
 display reads in a fourth. They meet in `Tally` (one lock) and in the publisher's queue of
@@ -18,7 +19,9 @@ from typing import Any
 import attrs
 import paho.mqtt.client as mqtt
 from accounting import Count, Ledger
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from readings import Reading, decode, encode
 
@@ -156,11 +159,9 @@ class _Client:
     A paho client that connects at once, says so, and reconnects by itself later on.
     """
 
-    def __init__(self, name: str, *, is_lasting: bool = False) -> None:
+    def __init__(self, name: str, level: MQTTProtocolVersion, clean: bool | None = None) -> None:
         self.up = threading.Event()
-        self._paho = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id=name, clean_session=not is_lasting
-        )
+        self._paho = mqtt.Client(CallbackAPIVersion.VERSION2, name, clean, protocol=level)
         self._paho.reconnect_delay_set(1, 1)
         self._paho.on_connect = self._on_connect
         self._paho.on_disconnect = self._on_disconnect
@@ -195,16 +196,19 @@ class _Client:
         self.up.clear()
 
 
-class Subscriber(_Client):
+class _Subscriber(_Client):
     """
-    Subscribes to one filter at QoS 1 and tells the tally all that arrives. After a lost
-    connection it subscribes again; what was published meanwhile is counted as lost, but with
-    `is_lasting`: the session then outlives the connection, and what it gets is in the ledger.
+    A client that subscribes to one filter at QoS 1, and again after a lost connection.
     """
 
-    def __init__(self, tally: Tally, topic_filter: str, *, is_lasting: bool = False) -> None:
-        super().__init__("home-table", is_lasting=is_lasting)
-        self._tally = tally
+    def __init__(
+        self,
+        name: str,
+        topic_filter: str,
+        level: MQTTProtocolVersion,
+        clean: bool | None = None,
+    ) -> None:
+        super().__init__(name, level, clean)
         self._filter = topic_filter
         self._granted = threading.Event()
         self._paho.on_message = self._on_message
@@ -230,18 +234,62 @@ class Subscriber(_Client):
             self._granted.set()
 
     def _on_message(self, client: mqtt.Client, data: Any, message: mqtt.MQTTMessage) -> None:
+        raise NotImplementedError
+
+
+class Subscriber(_Subscriber):
+    """
+    Tells the tally all that arrives. What was published while it had no connection is counted as
+    lost, but with `is_lasting`: the session then outlives the connection, and what it gets is in
+    the ledger.
+    """
+
+    def __init__(self, tally: Tally, topic_filter: str, *, is_lasting: bool = False) -> None:
+        super().__init__("home-table", topic_filter, mqtt.MQTTv311, not is_lasting)
+        self._tally = tally
+
+    def _on_message(self, client: mqtt.Client, data: Any, message: mqtt.MQTTMessage) -> None:
         self._tally.received(message.topic, message.payload)
+
+
+class Panel(_Subscriber):
+    """
+    Counts the readings that arrive, and those that say what is left of their expiry, which a
+    client of MQTT 5.0 is told.
+    """
+
+    def __init__(self, topic_filter: str) -> None:
+        super().__init__("home-panel", topic_filter, mqtt.MQTTv5)
+        self.received = self.expiring = 0
+
+    def settle(self, count: int, abort: threading.Event, patience: float = PATIENCE) -> None:
+        """
+        Wait until so many have arrived, for `patience` seconds, or for `abort`.
+        """
+        deadline = time.monotonic() + patience
+        while self.received < count and time.monotonic() < deadline and not abort.wait(0.05):
+            pass
+
+    def _on_message(self, client: mqtt.Client, data: Any, message: mqtt.MQTTMessage) -> None:
+        self.expiring += hasattr(message.properties, "MessageExpiryInterval")
+        self.received += 1
 
 
 class Publisher(_Client):
     """
     Publishes readings at QoS 1 with a window of its own: at most `window` publishes wait for
     their acknowledgement, and at most `max_lag` acknowledged ones for their arrival, so that
-    neither paho nor a node has to queue without bound, whatever the machine's speed.
+    neither paho nor a node has to queue without bound, whatever the machine's speed. Readings
+    expire after `expiry` seconds (0: never).
     """
 
-    def __init__(self, tally: Tally, window: int = WINDOW, max_lag: int = MAX_LAG) -> None:
-        super().__init__("home-replay")
+    def __init__(
+        self, tally: Tally, window: int = WINDOW, max_lag: int = MAX_LAG, expiry: int = 0
+    ) -> None:
+        super().__init__("home-replay", mqtt.MQTTv5)
+        self._properties = Properties(PacketTypes.PUBLISH)
+        if expiry:
+            self._properties.MessageExpiryInterval = expiry
         self._tally = tally
         self._window = window
         self._max_lag = max_lag
@@ -288,7 +336,7 @@ class Publisher(_Client):
         seq = self._tally.issue(reading.topic)
         payload = encode(reading, seq)
         while True:
-            sent = self._paho.publish(reading.topic, payload, qos=1)
+            sent = self._paho.publish(reading.topic, payload, 1, properties=self._properties)
             if sent.rc != mqtt.MQTT_ERR_QUEUE_SIZE:
                 break  # else: this packet id is still in use, after a wrap; the next one, then
         self._in_flight[sent.mid] = (reading.topic, seq)

@@ -24,7 +24,7 @@ from display import ROOT, Display, print_reckoning
 from mapping import MappingError, load_mapping
 from nodes import HERE, Home, NodeError, launch_line, prepare, tree
 from readings import Reading, SourceError, csv_source, generated_source
-from replay import Publisher, ReplayError, Snapshot, Subscriber, Tally
+from replay import Panel, Publisher, ReplayError, Snapshot, Subscriber, Tally
 from rich.console import Console
 
 # `cams` owns no room, `kitchen` one of nine: nearly every reading goes from the publisher's node to
@@ -32,18 +32,22 @@ from rich.console import Console
 PUBLISH_AT = "cams"
 SUBSCRIBE_AT = "kitchen"
 FILTER = "home/#"
+PANEL_ZONE = "home/outside/cams"
+EXPIRY = 3_600  # seconds for which a made-up reading says something: six of its rows
 STALL = 120.0  # seconds without any progress that end a replay: a node may be away for a while
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Outcome:
     """
-    How a run ended: the final account, what is missing, and why it may have ended early.
+    How a run ended: the final account, what is missing, and why it may have ended early. `panel`
+    counts the readings that the client of MQTT 5.0 got, and those of them with an expiry.
     """
 
     snapshot: Snapshot
     lost: list[tuple[str, int]]
     unacknowledged: int
+    panel: tuple[int, int]
     trouble: str = ""
 
 
@@ -83,6 +87,7 @@ def new_parser(description: str) -> argparse.ArgumentParser:
     )
     add("--groups", help="groups of the mapping to replay, comma-separated, e.g. rooms,weather")
     add("--rate", type=_rate, help="readings a second; 0: no limit (default: 100, file: 0)")
+    add("--expiry", type=_whole, help="seconds until a reading expires; 0: never (file: 0)")
     add("--ports-base", type=_port, help="move all ports: MQTT from here, gRPC +10, links +20")
     add("--data", type=Path, help="keep the nodes' data and logs here (default: fresh, removed)")
     return parser
@@ -100,6 +105,12 @@ def _positive(text: str) -> float:
 
 def _rate(text: str) -> float:
     return 0.0 if text in ("0", "0.0") else _positive(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds")
+    return int(text)
 
 
 def _port(text: str) -> int:
@@ -124,6 +135,13 @@ def open_readings(options: argparse.Namespace) -> Iterator[Reading]:
     return mapping.readings(source, groups)
 
 
+def expiry_of(options: argparse.Namespace) -> int:
+    """
+    Seconds until a reading expires, 0 for never: those of a file are old anyway.
+    """
+    return options.expiry if options.expiry is not None else 0 if options.csv else EXPIRY
+
+
 def replay(
     home: Home,
     readings: Iterator[Reading],
@@ -132,6 +150,7 @@ def replay(
     stop: Stop,
     console: Console,
     *,
+    expiry: int = 0,
     is_lasting: bool = False,
 ) -> Outcome:
     """
@@ -147,10 +166,13 @@ def replay(
         ended=lambda: [process.file.name for process in home.ended()],
     )
     subscriber = Subscriber(tally, FILTER, is_lasting=is_lasting)
-    publisher = Publisher(tally)
+    panel = Panel(f"{PANEL_ZONE}/#")
+    publisher = Publisher(tally, expiry=expiry)
     with ExitStack() as cleanup:
         cleanup.callback(subscriber.stop)
         subscriber.start(home[SUBSCRIBE_AT].mqtt)  # first, or the first readings would be missed
+        cleanup.callback(panel.stop)
+        panel.start(home[SUBSCRIBE_AT].mqtt)
         cleanup.callback(publisher.stop)
         publisher.start(home[PUBLISH_AT].mqtt)
         cleanup.callback(display.close)
@@ -162,11 +184,13 @@ def replay(
             raise error
         unacknowledged = publisher.drain(stop.waiting)
         tally.settle(stop.waiting)
+        panel.settle(tally.snapshot(zones).counts[PANEL_ZONE].received, stop.waiting)
         display.show()
     return Outcome(
         snapshot=tally.snapshot(zones),
         lost=tally.lost(),
         unacknowledged=unacknowledged,
+        panel=(panel.received, panel.expiring),
         trouble=str(error or ""),
     )
 
@@ -193,6 +217,11 @@ def report(console: Console, home: Home, outcome: Outcome) -> bool:
     """
     console.print()
     print_reckoning(console, home.files, outcome.snapshot)
+    received, expiring = outcome.panel
+    console.print(
+        f"{PANEL_ZONE}: a client of MQTT 5.0 got {received} readings, {expiring} with an expiry",
+        soft_wrap=True,
+    )
     if outcome.snapshot.foreign:
         console.print(f"{outcome.snapshot.foreign} other messages on {FILTER} are not counted")
     if outcome.lost:
@@ -241,7 +270,9 @@ def demonstrate(options: argparse.Namespace, directory: Path, stop: Stop) -> boo
             console.print("stopped before the nodes were ready")
             return False
         introduce(console, home)
-        outcome = replay(home, readings, rate, options.seconds, stop, console)
+        outcome = replay(
+            home, readings, rate, options.seconds, stop, console, expiry=expiry_of(options)
+        )
     return report(console, home, outcome)
 
 

@@ -39,6 +39,7 @@ class Broker:
 
     def __init__(self, *, eager: bool = False, ids: list[int] | None = None) -> None:
         self.published: list[tuple[int, bytes]] = []
+        self.properties: list[Any] = []
         self.eager = eager
         self.ids = ids
         self.most_in_flight = 0
@@ -56,13 +57,14 @@ class Broker:
     def loop_start(self) -> None:
         self.on_connect(self, None, None, SimpleNamespace(is_failure=False), None)
 
-    def publish(self, topic: str, payload: bytes, qos: int) -> Any:
+    def publish(self, topic: str, payload: bytes, qos: int, properties: Any) -> Any:
         assert qos == 1
         with self._lock:
             mid = self.ids.pop(0) if self.ids else len(self.published) + 1
             if mid in self._in_flight:
                 return SimpleNamespace(mid=mid, rc=mqtt.MQTT_ERR_QUEUE_SIZE)
             self.published.append((mid, payload))
+            self.properties.append(properties)
             self._in_flight.append(mid)
             self.most_in_flight = max(self.most_in_flight, len(self._in_flight))
         if self.eager:
@@ -113,6 +115,18 @@ def test_an_acknowledgement_may_overtake_the_packet_id(
 
     assert publisher.drain(stop) == 0
     assert tally.snapshot(ZONES).total == Count(published=300, lost=300)
+
+
+@pytest.mark.parametrize("expiry", [0, 60])
+def test_readings_expire_if_they_may(
+    monkeypatch: pytest.MonkeyPatch, stop: threading.Event, expiry: int
+) -> None:
+    broker = Broker(eager=True)
+    publisher, _ = started(broker, monkeypatch, expiry=expiry)
+    publisher.run(readings(2), 0, stop, DEADLINE)
+
+    found = [getattr(p, "MessageExpiryInterval", 0) for p in broker.properties]
+    assert found == [expiry, expiry]
 
 
 def test_the_window_is_never_exceeded(

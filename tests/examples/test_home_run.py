@@ -82,6 +82,9 @@ def test_the_demo_ends_after_the_given_time(start: Start, base: int) -> None:
     assert (lost, duplicated, disordered) == (0, 0, 0)
     assert published == received > 100
     assert all(counts[zone][0] > 0 for zone in (*ZONES, "home/outside/cams"))
+    seen = counts["home/outside/cams"][1]
+    said = f"home/outside/cams: a client of MQTT 5.0 got {seen} readings, {seen} with an expiry"
+    assert said in output
     for zone in (*ZONES[1:], "home/outside/cams"):
         assert zone in output.split("$ txbroker tree")[1].split("replay through")[0]
 
