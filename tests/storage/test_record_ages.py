@@ -40,6 +40,16 @@ def test_entries_of_this_process_age_by_its_clock() -> None:
     assert 0.0 == ages.age(13, 0)
 
 
+def test_no_entry_is_younger_than_now() -> None:
+    """Though time goes on between two looks at the clock: nothing is added to an interval."""
+    looks = iter(range(1_000))
+    clock = LivedTime(Table(), now=lambda: next(looks) / 1_000, wall=lambda: 0, last=0)  # type: ignore[arg-type]
+    ages = RecordAges(clock, 0)
+    ages.note(1)
+    assert 0.0 <= ages.age(1, 0)
+    assert 0.0 <= ages.age(2, 0)
+
+
 def test_older_entries_age_by_the_wall_clock_until_the_start() -> None:
     """And by the process's own clock from there on; a clock that went back counts as nothing."""
     timers = Clock()

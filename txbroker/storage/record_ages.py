@@ -51,12 +51,15 @@ class RecordAges:
 
     def written(self, entry: int, time: int) -> int:
         """Return the reading at which the entry was appended; `time` is that of its batch."""
+        return self._written(entry, time, self._clock())
+
+    def _written(self, entry: int, time: int, now: int) -> int:
         if entry <= self._last:
             return self._clock.at(time)
         place = bisect_left(self._ends, entry)
-        now = self._clock()
         return min(self._readings[place], now) if place < len(self._ends) else now
 
     def age(self, entry: int, time: int) -> float:
         """Return the seconds since the entry was appended."""
-        return (self._clock() - self.written(entry, time)) / SECOND
+        now = self._clock()  # read once: an entry of this very moment must not be younger than that
+        return (now - self._written(entry, time, now)) / SECOND

@@ -13,9 +13,6 @@ from txbroker.mqtt.wire.property_list import parts_of
 
 MESSAGE_EXPIRY: Final = 0x02
 
-LONGEST: Final = 0xFFFFFFFF
-"""Seconds of the longest interval."""
-
 
 def expiry_of(properties: bytes) -> int | None:
     """Return the interval in seconds; None: the message does not expire."""
@@ -24,11 +21,16 @@ def expiry_of(properties: bytes) -> int | None:
 
 
 def with_expiry(properties: bytes, seconds: float) -> bytes:
-    """Return the properties with another interval, rounded up, in place of the one they have."""
+    """
+    Return the properties with what is left of their interval, rounded up.
+
+    Rounding must not add to the interval: a message that no time was taken off may come here with
+    a trifle more [MQTT-3.3.2-6].
+    """
     place = _place(properties)
     if place is None:
         return properties
-    left = min(max(-int(-seconds // 1), 0), LONGEST)
+    left = min(max(-int(-seconds // 1), 0), int.from_bytes(properties[place : place + 4]))
     return properties[:place] + left.to_bytes(4) + properties[place + 4 :]
 
 
