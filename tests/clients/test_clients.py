@@ -1,5 +1,5 @@
 """
-Stock clients, unchanged, on every node: each sees one broker.
+Stock clients, unchanged, on every node, at MQTT 3.1.1 and 5.0: each sees one broker.
 
 Three real nodes; each client library subscribes at one of them and publishes at another, on topics
 that the subscriber's node owns, the publisher's node owns, and a third one owns.
@@ -12,7 +12,7 @@ import json
 import queue
 import shutil
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
@@ -23,9 +23,8 @@ import gmqtt
 import paho.mqtt.client as paho
 import pytest
 
-from tests.support.nodes import NodeProcess, topology
+from tests.support.nodes import NodeProcess
 
-MQTTJS = Path(__file__).with_name("mqttjs")
 TOPICS = ("plant/line/temperature", "a/room/temperature", "b/room/temperature")
 QOS = (0, 1, 2)
 EXPECTED = sorted((topic, f"q{qos}", qos) for topic in TOPICS for qos in QOS)
@@ -40,20 +39,6 @@ def run_apart(roundtrip: Callable[[], Coroutine[Any, Any, Got]]) -> Got:
         return thread.submit(lambda: asyncio.run(asyncio.wait_for(roundtrip(), 20))).result()
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
-    """A root and two children, each joined."""
-    folder = tmp_path_factory.mktemp("clients")
-    root = NodeProcess(folder, topology("root", zone=""))
-    children = [
-        NodeProcess(folder, topology(name, zone=name, parent=root.grpc)) for name in ("a", "b")
-    ]
-    with root, children[0], children[1]:
-        for child in children:
-            child.wait_event("join.granted")
-        yield {"root": root, "a": children[0], "b": children[1]}
-
-
 @pytest.fixture(params=PAIRS, ids=["-to-".join(pair) for pair in PAIRS])
 def ports(request: pytest.FixtureRequest, nodes: dict[str, NodeProcess]) -> tuple[int, int]:
     """(port of the publisher's node, port of the subscriber's)."""
@@ -61,14 +46,34 @@ def ports(request: pytest.FixtureRequest, nodes: dict[str, NodeProcess]) -> tupl
     return nodes[publisher].mqtt[1], nodes[subscriber].mqtt[1]
 
 
-def test_paho(ports: tuple[int, int]) -> None:
+@pytest.fixture(params=[4, 5], ids=["3.1.1", "5.0"])
+def level(request: pytest.FixtureRequest) -> int:
+    """The protocol level of both clients."""
+    found = request.param
+    assert isinstance(found, int)
+    return found
+
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto_sub") is None,
+    reason="mosquitto_pub and mosquitto_sub are not installed (Debian: mosquitto-clients)",
+)
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None or shutil.which("npm") is None,
+    reason="node and npm are not installed (Debian: nodejs npm)",
+)
+
+
+def test_paho(ports: tuple[int, int], level: int) -> None:
     """paho-mqtt."""
     got: queue.Queue[tuple[str, str, int]] = queue.Queue()
     subscribed: queue.Queue[int] = queue.Queue()
-    subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    version = paho.CallbackAPIVersion.VERSION2
+    protocol = paho.MQTTProtocolVersion(level)
+    subscriber = paho.Client(version, protocol=protocol)
     subscriber.on_message = lambda _c, _u, m: got.put((m.topic, m.payload.decode(), m.qos))
     subscriber.on_subscribe = lambda _c, _u, mid, _r, _p: subscribed.put(mid)
-    publisher = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    publisher = paho.Client(version, protocol=protocol)
     for client, port in ((publisher, ports[0]), (subscriber, ports[1])):
         client.connect("127.0.0.1", port)
         client.loop_start()
@@ -87,14 +92,15 @@ def test_paho(ports: tuple[int, int]) -> None:
             client.loop_stop()
 
 
-def test_aiomqtt(ports: tuple[int, int]) -> None:
+def test_aiomqtt(ports: tuple[int, int], level: int) -> None:
     """aiomqtt."""
 
     async def roundtrip() -> Got:
         got: Got = []
+        protocol = aiomqtt.ProtocolVersion(level)
         async with (
-            aiomqtt.Client("127.0.0.1", ports[1]) as subscriber,
-            aiomqtt.Client("127.0.0.1", ports[0]) as publisher,
+            aiomqtt.Client("127.0.0.1", ports[1], protocol=protocol) as subscriber,
+            aiomqtt.Client("127.0.0.1", ports[0], protocol=protocol) as publisher,
         ):
             await subscriber.subscribe([(topic, 2) for topic in TOPICS])
             for topic in TOPICS:
@@ -109,8 +115,8 @@ def test_aiomqtt(ports: tuple[int, int]) -> None:
     assert EXPECTED == sorted(run_apart(roundtrip))
 
 
-def test_gmqtt(ports: tuple[int, int]) -> None:
-    """gmqtt, which asks for MQTT 5 first if it is let, and is told to speak 3.1.1 here."""
+def test_gmqtt(ports: tuple[int, int], level: int) -> None:
+    """gmqtt."""
 
     async def roundtrip() -> Got:
         got: asyncio.Queue[tuple[str, str, int]] = asyncio.Queue()
@@ -120,9 +126,8 @@ def test_gmqtt(ports: tuple[int, int]) -> None:
             (topic, payload.decode(), qos)
         )
         subscriber.on_subscribe = lambda *_: subscribed.set()
-        version = gmqtt.constants.MQTTv311
-        await publisher.connect("127.0.0.1", ports[0], version=version)
-        await subscriber.connect("127.0.0.1", ports[1], version=version)
+        await publisher.connect("127.0.0.1", ports[0], version=level)
+        await subscriber.connect("127.0.0.1", ports[1], version=level)
         subscriber.subscribe([gmqtt.Subscription(topic, qos=2) for topic in TOPICS])
         await subscribed.wait()
         for topic in TOPICS:
@@ -136,13 +141,11 @@ def test_gmqtt(ports: tuple[int, int]) -> None:
     assert EXPECTED == sorted(run_apart(roundtrip))
 
 
-@pytest.mark.skipif(
-    shutil.which("mosquitto_sub") is None,
-    reason="mosquitto_pub and mosquitto_sub are not installed (Debian: mosquitto-clients)",
-)
-def test_mosquitto_clients(ports: tuple[int, int]) -> None:
+@needs_mosquitto
+def test_mosquitto_clients(ports: tuple[int, int], level: int) -> None:
     """mosquitto_pub and mosquitto_sub."""
-    address = ["-h", "127.0.0.1", "-p"]
+    version = {4: "311", 5: "5"}[level]
+    address = ["-h", "127.0.0.1", "-V", version, "-p"]
     filters = [word for topic in TOPICS for word in ("-t", topic)]
     subscriber = subprocess.Popen(
         # `-d` prints the SUBACK, which tells when to publish.
@@ -166,28 +169,14 @@ def test_mosquitto_clients(ports: tuple[int, int]) -> None:
     assert subscriber.returncode == 0
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None or shutil.which("npm") is None,
-    reason="node and npm are not installed (Debian: nodejs npm)",
-)
-def test_mqttjs(ports: tuple[int, int], mqttjs: Path) -> None:
+@needs_node
+def test_mqttjs(ports: tuple[int, int], level: int, mqttjs: Path) -> None:
     """mqtt.js."""
-    command = ["node", str(mqttjs / "roundtrip.js"), str(ports[1]), str(ports[0]), *TOPICS]
+    command = ["node", str(mqttjs / "roundtrip.js"), str(level), str(ports[1]), str(ports[0])]
+    command += TOPICS
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
 
     assert done.returncode == 0, done.stderr
     assert EXPECTED == sorted(
         (topic, payload, qos) for topic, payload, qos in json.loads(done.stdout)
     )
-
-
-@pytest.fixture(scope="session")
-def mqttjs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """mqtt.js, installed by npm into a temporary folder."""
-    folder = tmp_path_factory.mktemp("mqttjs")
-    for file in MQTTJS.iterdir():
-        shutil.copy(file, folder)
-    command = ["npm", "install", "--silent", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
