@@ -67,6 +67,39 @@ def test_what_an_incomplete_packet_will_hold(core: Any) -> None:
     assert len(packet) == client.packet_reader.awaited
 
 
+PADDED = {
+    "publish": publish(b"a", b"1", properties=b""),
+    "publish of QoS 1": publish(b"a", b"1", 1, 7, properties=b""),
+    "PUBACK": answer(0x40, 7),
+    "PUBREL": answer(0x62, 7),
+    "PINGREQ": b"\xc0\0",
+}
+
+
+@both
+@pytest.mark.parametrize("packet", PADDED.values(), ids=list(PADDED))
+def test_padded_length_is_for_others_to_judge(core: Any, packet: bytes) -> None:
+    """Level 5 forbids it: nothing of such a packet is processed here, behind a run either."""
+    client = a_client(core)
+    client.packet_reader.open(client.session, "client", client.flows, clean=True, level=5)
+    padded = packet[:1] + bytes((packet[1] | 128, 0)) + packet[2:]
+
+    for before in (b"", publish(b"a", properties=b"")):
+        assert client.step(before + padded) == (packet[0], packet[2:])
+        assert client.packet_reader.is_padded
+        assert not client.packet_reader.pubacks and client.packet_reader.qos12 is None
+        assert not before or client.packet_reader.qos0.count == 1
+    assert client.step(b"\xc0\0") == (0xC0, b"") and not client.packet_reader.is_padded
+
+
+@both
+def test_padded_length_of_level_4_is_read(core: Any) -> None:
+    client = a_client(core)
+
+    assert client.step(b"\x30\x84\0" + publish(b"a", b"1")[2:]) is None
+    assert publish(b"a", b"1") == client.packet_reader.qos0.raw
+
+
 @both
 def test_nobody_needs_flows_for_what_is_not_gathered_anyway(core: Any) -> None:
     client = a_client(core)

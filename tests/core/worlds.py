@@ -185,6 +185,7 @@ class World:
             found.append(
                 (frame, packet_reader.pubacks, str(packet_reader.fault), packet_reader.wants_flows)
             )
+            found.append(frame is not None and packet_reader.is_padded)
             if packet_reader.wants_flows:
                 self._open(one, one.flows)
             if frame is None and not packet_reader.has_more:

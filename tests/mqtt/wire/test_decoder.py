@@ -114,10 +114,14 @@ def test_remaining_length_of_five_bytes_is_refused_at_the_fourth() -> None:
 
 
 def test_padded_remaining_length_is_taken() -> None:
-    """The standard does not ask for the shortest form."""
+    """MQTT 3.1.1 does not ask for the shortest form; MQTT 5.0 does, and its reader is told."""
     reads = [bytes((byte,)) for byte in b"\xc0\x80\x80\x00\xc0\x80\x00\xc0\x00"]
 
     assert frames_of(*reads) == [(0xC0, b"")] * 3
+
+    framer = Framer(1 << 30)
+    framer.feed(b"".join(reads) + encode(Publish("t", bytes(300))))
+    assert [framer.is_padded for _ in framer.frames()] == [True, True, False, False]
 
 
 def test_packet_over_the_limit_is_refused_before_its_body_comes() -> None:

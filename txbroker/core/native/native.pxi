@@ -123,6 +123,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
     cppclass Frame:
         size_t body
         size_t stop
+        cbool is_padded
 
     cppclass Entry:
         uint32_t start

@@ -261,6 +261,7 @@ cdef class PacketReader(Input):
     cdef public cbool has_landed
     cdef public cbool has_more
     cdef public cbool wants_flows
+    cdef public cbool is_padded
 
     def __init__(self, size_t max_packet, PacketWriter packet_writer not None):
         self.max_packet = max_packet
@@ -314,6 +315,7 @@ cdef class PacketReader(Input):
                         self.has_more = True
                         break
                     found = self.take_frame(frame, self.bytes_at(self.at)[0])
+                    self.is_padded = frame.is_padded
                     self.has_more = self.at < <size_t>PyBytes_GET_SIZE(self.data)
                     if not self.has_more:
                         self.set_aside()
@@ -369,11 +371,15 @@ cdef class PacketReader(Input):
             return self.take_publish(frame, serial, others)
         return self.take_publish(frame, serial, plain)
 
+    cdef bint is_illegal(self, const Frame& frame) noexcept:
+        """As in the reference."""
+        return frame.is_padded and self.form == LEVEL_5
+
     cdef bint take_answer(self, const Frame& frame, const Byte* packet) except -1:
         """Deal with the packet if it answers one; False: it is for others."""
         cdef Byte first_byte = packet[0]
         cdef uint16_t packet_id
-        if frame.stop - frame.body != 2:
+        if frame.stop - frame.body != 2 or self.is_illegal(frame):
             return False
         packet_id = packet[frame.body] << 8 | packet[frame.body + 1]
         if not packet_id:
@@ -409,6 +415,8 @@ cdef class PacketReader(Input):
     ) except -1:
         cdef const Byte* packet = self.bytes_at(self.at)
         cdef Publish one
+        if self.is_illegal(frame):
+            return False
         if not plain_publish(packet[0], packet, frame, one, gathered, self.form):
             return False
         if one.qos:

@@ -48,9 +48,11 @@ inline uint32_t count_at(const char* at) {
 
 enum class Cut { WHOLE, PART, TOO_LARGE, MALFORMED };
 
-// Where the body of a packet begins, and where the packet ends.
+// Where the body of a packet begins, and where the packet ends; whether its length is longer than it
+// has to be.
 struct Frame {
     size_t body = 0, stop = 0;
+    bool is_padded = false;
 };
 
 // Cut one packet off bytes that begin with it. PART: `stop` is how many bytes are needed to tell
@@ -67,6 +69,7 @@ inline Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame) {
         last = at[frame.body];
         length |= size_t(last & 0x7F) << 7 * (frame.body - 1);
     }
+    frame.is_padded = frame.body > 2 && !at[frame.body - 1];
     frame.stop = frame.body + length;
     if (frame.stop > max_packet) return Cut::TOO_LARGE;
     return frame.stop > size ? Cut::PART : Cut::WHOLE;

@@ -38,6 +38,8 @@ class PacketReader:
 
     - `takes_qos12`: True if the reader may collect publishes of QoS 1 and 2 now.
     - `heard_at`: the time of the last whole packet, where the caller sets it.
+    - `is_padded`: True if the remaining length of the returned packet has more bytes than it needs.
+      Level 5 forbids that, and the level of a CONNECT is the caller's to find.
     """
 
     def __init__(self, max_packet: int, packet_writer: PacketWriter) -> None:
@@ -50,6 +52,7 @@ class PacketReader:
         self.has_more = False
         self.wants_flows = False
         self.is_fed = False
+        self.is_padded = False
         self.heard_at = 0.0
         self.fault: Exception | None = None
         self._framer = Framer(max_packet)
@@ -132,6 +135,7 @@ class PacketReader:
                         self.has_more = True
                         break
                     found = first_byte, body
+                    self.is_padded = self._framer.is_padded
                     self.has_more = self._framer.pending > 0
                     break
                 if len(gathered[0].entries) == MOST or len(gathered[1].entries) == MOST:
@@ -160,7 +164,7 @@ class PacketReader:
         self.has_landed = False
         with suppress(ProtocolViolation):
             for first_byte, body in framer.frames():
-                if not self._process_answer(first_byte, body):
+                if self._is_illegal(framer) or not self._process_answer(first_byte, body):
                     break
                 at = len(data) - framer.pending
         if self.has_landed:
@@ -194,11 +198,15 @@ class PacketReader:
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
         """Process one packet; return False if the caller must handle it."""
-        if self._session is None:
+        if self._session is None or self._is_illegal(self._framer):
             return False
         if first_byte >> 4 == 3:
             return self._process_publish(first_byte, body, gathered, serial)
         return self._process_answer(first_byte, body)
+
+    def _is_illegal(self, framer: Framer) -> bool:
+        """True if level 5 forbids the length of the framer's last packet."""
+        return self._form is Form.LEVEL_5 and framer.is_padded
 
     def _process_answer(self, first_byte: int, body: bytes) -> bool:
         """Process an acknowledgement; return False if the caller must handle the packet."""

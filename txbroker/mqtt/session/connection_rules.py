@@ -80,6 +80,16 @@ def judge(first_byte: int, body: bytes, *, is_first: bool, level: int = LEVEL_4)
     return packet
 
 
+def judge_length(first_byte: int, body: bytes, level: int) -> None:
+    """Check a packet whose remaining length is padded; raises `ProtocolViolation` at level 5."""
+    if max(level, level_of(first_byte, body)) >= LEVEL_5:
+        # [MQTT-1.5.5-1]
+        reason = "A remaining length has more bytes than it needs."
+        violation = ProtocolViolation("MQTT-1.5.5-1", reason)
+        violation.frame = first_byte, body
+        raise violation
+
+
 def judge_beginning(first_byte: int) -> None:
     """
     Check the first byte of an incomplete first packet; raises `ProtocolViolation` if no CONNECT.
@@ -97,7 +107,7 @@ def judge_beginning(first_byte: int) -> None:
 
 
 def level_of(first_byte: int, body: bytes) -> int:
-    """Return the level of an illegal first packet, by which its sender reads the answer."""
+    """Return the level of a first packet that may be illegal, by which its sender reads."""
     is_5 = first_byte == CONNECT and body.startswith(BEGINS_LEVEL_5)
     return LEVEL_5 if is_5 else LEVEL_4
 

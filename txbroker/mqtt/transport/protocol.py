@@ -24,7 +24,12 @@ from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.model.publish_run import Octets
-from txbroker.mqtt.session.connection_rules import judge, judge_beginning, level_of
+from txbroker.mqtt.session.connection_rules import (
+    judge,
+    judge_beginning,
+    judge_length,
+    level_of,
+)
 from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
@@ -306,6 +311,8 @@ class MqttProtocol(ConnectionLifetime):
         if not self._is_open:
             return False  # an earlier packet has closed the connection
         first_byte, body = frame
+        if packet_reader.is_padded:
+            judge_length(first_byte, body, self._level)
         if session is None:
             self._service.unauthenticated.forget(self)
         elif is_large(first_byte, body):

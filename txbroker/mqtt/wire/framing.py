@@ -72,6 +72,14 @@ class Framer:
         self._tail.clear()
         return bytes(whole)
 
+    @property
+    def is_padded(self) -> bool:
+        """True if the length of the last frame has more bytes than it needs; see `unread`."""
+        at = self._before + 1
+        while self._buffer[at] > 127:
+            at += 1
+        return at > self._before + 1 and not self._buffer[at]
+
     def unread(self) -> None:
         """Make the last frame come again; no call may come between."""
         self._offset = self._before
