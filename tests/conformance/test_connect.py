@@ -104,6 +104,17 @@ def test_version_31_is_accepted(brokers: Bench) -> None:
     sub.expect_publish(payload=b"old", qos=1)
 
 
+def test_version_31_has_no_session_present_flag(broker: Bench) -> None:
+    """The byte is reserved there, for a session that is resumed, too; the session is there."""
+    first = broker.client(clean=False, name="MQIsdp", level=3)
+    first.subscribe((broker.topic(), 1))
+    first.disconnect()
+    client = broker.client(first.client_id, clean=False, name="MQIsdp", level=3)
+    assert not client.session_present
+    broker.publisher().publish(broker.topic(), b"1", qos=1)
+    client.acknowledge(client.expect_publish(payload=b"1", qos=1))
+
+
 @statement("MQTT-3.1.2-3", "MQTT-3.1.4-1")
 def test_reserved_connect_flag_closes(broker: Bench) -> None:
     """Bit 0 of the connect flags."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
-from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.packets import LEVEL_5, Connack, Connect
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
@@ -15,7 +14,7 @@ MOST_RECEIVED = 65_535
 
 def accepted(
     service: MqttService, packet: Connect, session: Session, *, present: bool, is_assigned: bool
-) -> bytes:
+) -> Connack:
     """Return the CONNACK for an accepted client of level 5; `is_assigned`: it sent no client id."""
     most = service.receive_maximum
     lifetime = service.edge.clients.lifetime(session)
@@ -28,7 +27,7 @@ def accepted(
         topic_alias_maximum=service.topic_aliases or None,
         server_keep_alive=keep_alive_of(service, packet, is_told=True),
     )
-    return encode(Connack(present, ReasonCode.SUCCESS, properties), LEVEL_5)
+    return Connack(present, ReasonCode.SUCCESS, properties)
 
 
 def keep_alive_of(service: MqttService, packet: Connect, *, is_told: bool = False) -> int | None:
@@ -44,6 +43,6 @@ def keep_alive_of(service: MqttService, packet: Connect, *, is_told: bool = Fals
     return None if is_told else own
 
 
-def refused(code: int, reason: str) -> bytes:
+def refused(code: int, reason: str) -> Connack:
     """Return the CONNACK that refuses a client of level 5."""
-    return encode(Connack(False, code, Properties(reason_string=reason)), LEVEL_5)
+    return Connack(False, code, Properties(reason_string=reason))

@@ -18,7 +18,7 @@ from txbroker.mqtt.transport.read_pause import ReadPause
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
-from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.encoder import Answer, encode_answer
 from txbroker.mqtt.wire.packets import LEVEL_4, LEVEL_5, Disconnect
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
@@ -56,6 +56,7 @@ class ConnectionLifetime:
         "_hold",
         "_packet_reader",
         "_is_arriving",
+        "_is_brief",
         "_is_clogged",
         "_is_open",
         "_is_paused",
@@ -86,6 +87,7 @@ class ConnectionLifetime:
         self._is_clogged = False
         self._is_working = False
         self._is_arriving = False
+        self._is_brief = False
         self._is_paused = False
         self._deaf: UnreadAnswers | None = None
         self._job: Iterator[None] | None = None
@@ -229,9 +231,15 @@ class ConnectionLifetime:
         """Send DISCONNECT to a client of level 5 that has its CONNACK; return True if sent."""
         if self._level < LEVEL_5 or self._session is None or not self._is_open:
             return False
-        properties = Properties(reason_string=reason)
-        self.packet_writer.send(encode(Disconnect(code, properties), LEVEL_5))
-        return True
+        return self._send_answer(Disconnect(code, Properties(reason_string=reason)))
+
+    def _send_answer(self, packet: Answer) -> bool:
+        """Send an answer, as far as the client accepts it; return False if it is too large."""
+        most, level = self.packet_writer.max_packet, self._level
+        data = encode_answer(packet, most, is_brief=self._is_brief, level=level)
+        if data:
+            self.packet_writer.send(data)
+        return len(data) > 0
 
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())

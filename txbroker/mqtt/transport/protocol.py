@@ -44,9 +44,10 @@ from txbroker.mqtt.transport.subscribe_packets import (
 )
 from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
-from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.encoder import encode, encode_answer
 from txbroker.mqtt.wire.packets import (
     FOREVER,
+    LEVEL_4,
     LEVEL_5,
     Auth,
     Connack,
@@ -357,6 +358,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def _on_connect(self, packet: Connect) -> None:
         self._level = self.packet_writer.level = packet.protocol_level
+        self._limit_output(packet.properties)
         if packet.properties.authentication_method is not None:
             raise ProtocolViolation(
                 "MQTT-4.12.0-1",
@@ -398,6 +400,11 @@ class MqttProtocol(ConnectionLifetime):
         if not self._is_open:
             self._service.edge.clients.miss(session)
             return
+        connack = self._accepted(packet, is_assigned, session, present)
+        if not connack:
+            self._service.edge.clients.miss(session)
+            self._refuse_small()
+            return
         self._session = session
         self._attempt = None
         self._set_keep_alive(keep_alive_of(self._service, packet) or 0)
@@ -407,11 +414,7 @@ class MqttProtocol(ConnectionLifetime):
             send = self.packet_writer.send_now
         else:
             send = self.packet_writer.send
-        if self._level >= LEVEL_5:
-            self._limit_output(packet.properties)
-            send(accepted(self._service, packet, session, present=present, is_assigned=is_assigned))
-        else:
-            send(_ACCEPTED[present])  # [MQTT-3.2.2-1..4]
+        send(connack)
         if not self._service.edge.clients.attach(session, self):
             self._session = None  # another connection may have the session by now
             self._leave(will=False)
@@ -427,6 +430,16 @@ class MqttProtocol(ConnectionLifetime):
             self._regulate()
             self.on_input()
 
+    def _accepted(
+        self, packet: Connect, is_assigned: bool, session: Session, present: bool
+    ) -> bytes:
+        """Return the CONNACK of an accepted client; no bytes: it accepts no packet so large."""
+        if self._level < LEVEL_5:
+            # MQTT 3.1 has no session present flag: its byte is reserved.
+            return _ACCEPTED[present and self._level >= LEVEL_4]  # [MQTT-3.2.2-1..4]
+        connack = accepted(self._service, packet, session, present=present, is_assigned=is_assigned)
+        return encode_answer(connack, self.packet_writer.max_packet)
+
     def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
         self._packet_reader.max_packet = self._service.max_packet
         self._packet_reader.open(
@@ -435,6 +448,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def _limit_output(self, asked: Properties) -> None:
         """Note what the client can receive, before the first packet goes to it."""
+        self._is_brief = asked.request_problem_information is False
         self.packet_writer.max_packet = asked.maximum_packet_size or 0
         self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
 
@@ -448,13 +462,30 @@ class MqttProtocol(ConnectionLifetime):
             if self._level >= LEVEL_5:
                 connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
             else:
-                connack = encode(Connack(False, ConnackCode.SERVER_UNAVAILABLE))
-            self.packet_writer.send(connack)
-            self.flush()
-            self._leave(will=False)
-            self._close_politely()
+                connack = Connack(False, ConnackCode.SERVER_UNAVAILABLE)
+            self._end_refused(connack)
         else:
             self.close(reason, ReasonCode.SESSION_TAKEN_OVER)
+
+    def _refuse_small(self) -> None:
+        """Refuse a client whose maximum packet size has no room for its CONNACK."""
+        reason = "The maximum packet size has no room for CONNACK."
+        most = self.packet_writer.max_packet
+        log_limited(
+            log.warning,
+            "client.refused",
+            kind="maximum packet size",
+            client_id=self._client_id,
+            reason=reason,
+            value=most,
+        )
+        self._end_refused(refused(ReasonCode.PACKET_TOO_LARGE, reason))
+
+    def _end_refused(self, connack: Connack) -> None:
+        self._send_answer(connack)
+        self.flush()
+        self._leave(will=False)
+        self._close_politely()
 
     def _on_publish(self, packet: Publish) -> None:
         session = self._session
@@ -504,8 +535,15 @@ class MqttProtocol(ConnectionLifetime):
         unsubscribe(self._service, session, packet, partial(self._answer, session))
 
     def _answer(self, session: Session, answer: Suback | Unsuback) -> None:
-        if self._session is session:
-            self.packet_writer.send(encode(answer, self._level))
+        if self._session is session and not self._send_answer(answer):
+            # Who answers is amid the session's subscriptions, which must not end under it.
+            self._service.clock.callLater(0, self._end_unanswered)
+
+    def _end_unanswered(self) -> None:
+        if self._is_open:
+            reason = "An answer is larger than the client's maximum packet size."
+            self._part(ReasonCode.PACKET_TOO_LARGE, reason, will=True)
+            self._service.flush_queue.end()
 
     def _on_pingreq(self, _: Packet) -> None:
         self.packet_writer.send(encode(Pingresp()))  # [MQTT-3.12.4-1]
@@ -548,8 +586,8 @@ class MqttProtocol(ConnectionLifetime):
             self._service.counters.add("packet.over_limit")
         if self._session is None:
             if max(self._level, level_of(first_byte, body)) >= LEVEL_5:
-                connack = refused(violation.reason_code, violation.reason)
-                self.packet_writer.send(connack)
+                self._level = LEVEL_5
+                self._send_answer(refused(violation.reason_code, violation.reason))
             elif violation.connack is not None:
                 self.packet_writer.send(encode(Connack(False, violation.connack)))
         else:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import attrs
 
 from txbroker.model.errors import CallerError
 from txbroker.mqtt.wire.fields import pack_sized, pack_text
@@ -42,6 +44,9 @@ from txbroker.mqtt.wire.properties import (
     property_list,
 )
 
+Answer: TypeAlias = Connack | Puback | Pubrec | Pubrel | Pubcomp | Suback | Unsuback | Disconnect
+"""The packets with which a server explains itself."""
+
 MAX_REMAINING_LENGTH: Final = 268_435_455
 """Largest remaining length that four bytes can encode (section 2.2.3)."""
 
@@ -65,6 +70,34 @@ def encode(packet: Packet, level: int = 4) -> bytes:
         if encoder is not None:
             return encoder(packet)
     return _ENCODERS[type(packet)](packet)
+
+
+def encode_answer(
+    packet: Answer, most: int = 0, *, is_brief: bool = False, level: int = 5
+) -> bytes:
+    """
+    Encode what a server answers a client that accepts packets of `most` bytes; 0: of any size.
+
+    Of the reason string and the user properties as many stay as have room [MQTT-3.2.2-19]
+    [MQTT-3.2.2-20], and so in all other answers. Without any, a packet that is still too large is
+    no bytes: it may not be sent [MQTT-3.1.2-24]. `is_brief`: the client asked for no problem
+    information, so that these properties are in CONNACK and DISCONNECT alone [MQTT-3.1.2-29].
+    """
+    if level < 5:
+        return encode(packet, level)
+    properties = packet.properties
+    if is_brief and not isinstance(packet, Connack | Disconnect):
+        properties = attrs.evolve(properties, reason_string=None, user_properties=())
+    while True:
+        data = encode(attrs.evolve(packet, properties=properties), level)
+        if not most or len(data) <= most:
+            return data
+        users = properties.user_properties
+        if not users and properties.reason_string is None:
+            return b""
+        properties = attrs.evolve(
+            properties, reason_string=None, user_properties=users[: len(users) // 2]
+        )
 
 
 def encode_publish(
