@@ -11,7 +11,7 @@ then answered; one of QoS 2 is then released. A flow that leaves its run never g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from txbroker.core import Flows, Run
 from txbroker.model.invariant import holds, ordered
@@ -21,6 +21,8 @@ from txbroker.mqtt.session.inbound_publish import InboundPublish, checksum_of
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec
+
+_NONE: Final[set[int]] = set()  # of all sessions without such flows; nothing is added to it
 
 
 class ReceivingSession(Protocol):
@@ -57,13 +59,14 @@ class SessionReceiver:
     Invariant: a packet id is in one of `plain` and the flows; a flow owes 0 answers or more.
     """
 
-    __slots__ = ("_changed", "_flows", "_session", "_turns", "plain")
+    __slots__ = ("_changed", "_earlier", "_flows", "_session", "_turns", "plain")
 
     def __init__(self, session: ReceivingSession) -> None:
         self._session = session
         self.plain = Flows()
         self._flows: dict[int, InboundPublish] = {}
         self._changed: dict[int, None] = {}
+        self._earlier = _NONE
         self._turns: AckOrder | None = None
 
     # from the session
@@ -72,7 +75,7 @@ class SessionReceiver:
         """Load the stored flows."""
         for flow in flows:
             self._persist(flow)
-        self._start_ack_order()
+        self._begin()
 
     def merge_flows(self, flows: Iterable[InboundPublish]) -> None:
         """
@@ -83,10 +86,13 @@ class SessionReceiver:
         the session that began meanwhile. So a packet with an open packet id is a repeat only if its
         message is the same.
         """
+        merged = []
         for flow in flows:
             self._adopt(flow.packet_id)
             if flow.packet_id not in self._flows:
                 self._persist(flow)
+                merged.append(flow.packet_id)
+        self._earlier = self._earlier.union(merged)
         for flow in self.open():
             flow.must_match = True
             self.mark_changed(flow)
@@ -103,7 +109,7 @@ class SessionReceiver:
             self._adopt(packet_id)
         for flow in self._flows.values():
             flow.owed = 0
-        self._start_ack_order()
+        self._begin()
 
     # from the connection and the edge
 
@@ -142,6 +148,7 @@ class SessionReceiver:
         """
         packet_id = packet.packet_id
         assert packet_id is not None
+        self._earlier.discard(packet_id)
         self._adopt(packet_id)
         known = self._flows.get(packet_id)
         if known is not None and _is_repeat(packet, known):
@@ -208,6 +215,15 @@ class SessionReceiver:
         """Return how many flows came singly, or left their run."""
         return len(self._flows)
 
+    @property
+    def sent(self) -> int:
+        """
+        Return how many open publishes came on the present connection.
+
+        A client that has lost its state sends no others again, and they must not count against it.
+        """
+        return len(self.plain) + len(self._flows) - len(self._earlier)
+
     def change_all(self) -> None:
         """Mark all flows as unsaved."""
         for flow in self._flows.values():
@@ -230,6 +246,8 @@ class SessionReceiver:
             is_alone = self.plain.get(packet_id) is None
             holds(self, 16, "a packet id names one publish", is_alone, packet_id)
             ordered(self, 16, "0 <= answers that are due", 0, flow.owed)
+        is_known = self._earlier <= self._flows.keys()
+        holds(self, 16, "flows of earlier connections are open", is_known, self._earlier)
 
     # internal
 
@@ -243,6 +261,7 @@ class SessionReceiver:
         return flow
 
     def _release(self, packet_id: int) -> None:
+        self._earlier.discard(packet_id)
         self.mark_changed(self._flows.pop(packet_id))
         self.plain.free(packet_id)
 
@@ -278,6 +297,11 @@ class SessionReceiver:
         flow.owed = 0
         if flow.qos == 1:
             self._release(flow.packet_id)
+
+    def _begin(self) -> None:
+        """Note which flows are of an earlier connection than the next."""
+        self._earlier = set(self._flows) if self._flows else _NONE
+        self._start_ack_order()
 
     def _start_ack_order(self) -> None:
         """Begin an order of acknowledgements for the flows that the next connection may resend."""

@@ -338,8 +338,10 @@ class MqttProtocol(ConnectionLifetime):
     def _may_gather(self, session: Session) -> bool:
         """True if publishes of QoS 1 and 2 need no single check."""
         service = self._service
+        is_counted = self._level >= LEVEL_5 and service.receive_maximum < MOST_RECEIVED
         return (
             session.may_gather
+            and not is_counted
             and not service.watermark.is_short
             and not service.successions.may_block(self._client_id)
         )
@@ -495,6 +497,9 @@ class MqttProtocol(ConnectionLifetime):
             if self._aliases is None:
                 self._aliases = TopicAliases(service.topic_aliases)
             packet = self._aliases.resolve(packet)
+        is_new = packet.qos > 0 and not packet.dup  # where all identifiers are open, none is free
+        if is_new and self._open_publishes(session) >= service.receive_maximum:
+            raise _too_many()
         if packet.qos and (
             service.watermark.is_short
             or service.successions.must_wait(self._client_id, packet.topic)
@@ -504,6 +509,12 @@ class MqttProtocol(ConnectionLifetime):
             self._stop_reading(session)
         else:
             self._service.edge.clients.publish(session, packet)
+
+    def _open_publishes(self, session: Session) -> int:
+        """Return how many publishes are unacknowledged; 0 below level 5."""
+        if self._level < LEVEL_5 or not session.has_received:
+            return 0
+        return session.receiver.sent
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
@@ -615,6 +626,13 @@ class MqttProtocol(ConnectionLifetime):
         if refused is not None:
             self._on_publish(refused)
         self.on_input()
+
+
+def _too_many() -> ProtocolViolation:
+    # [MQTT-3.3.4-7]
+    reason = "More publishes are unacknowledged than the receive maximum allows."
+    code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+    return ProtocolViolation("MQTT-3.3.4-7", reason, reason_code=code)
 
 
 _HANDLERS: Final[dict[type, Callable[[MqttProtocol, Any], None]]] = {
