@@ -401,7 +401,7 @@ class DurableSender(BaseSender):
         window, entry = self.window, self._flight(packet_id)
         if window is None or entry is None or not entry.is_unread:
             return
-        if message is None or message.expiry == 0:
+        if message is None or (message.expiry == 0 and not entry.is_sent):  # [MQTT-4.3.3-7]
             window.land(packet_id)
             self.drop(entry.qos)
             recording = self._session.watcher.recording
