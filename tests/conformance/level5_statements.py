@@ -267,6 +267,16 @@ _TEXT = """
 6.0.0-4 websocket: the server answers with the subprotocol "mqtt"
 """
 
-_REMARKS = {f"6.0.0-{number}": NO_WEBSOCKET for number in range(1, 5)}
+_ALL_QOS = "not applicable: all QoS are supported, and CONNACK names no maximum"
+_NO_AUTH = "not applicable: no authentication method is accepted, so no AUTH is sent"
+
+_REMARKS = {
+    **{f"3.2.2-{number}": _ALL_QOS for number in (9, 10, 12)},
+    "3.2.2-18": "not applicable: a server takes at least one topic alias",
+    "3.2.2-13": "not applicable: retained messages are supported",
+    "3.3.4-5": "not applicable: overlapping subscriptions get one copy",
+    **dict.fromkeys(("3.15.2-2", "3.15.2-3", "4.12.0-2", "4.12.0-5"), _NO_AUTH),
+    **{f"6.0.0-{number}": NO_WEBSOCKET for number in range(1, 5)},
+}
 
 LEVEL5_STATEMENTS: dict[str, Statement] = parse(_TEXT, _REMARKS)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.conftest import ARRANGEMENTS, ZONES, Tree
+from tests.conformance.conftest import ARRANGEMENTS, EXTERNAL, ZONES, Tree
+from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import Address
 
 from .harness import Bench5
@@ -24,6 +25,17 @@ def broker5(solo: Address) -> Iterator[Bench5]:
     bench = Bench5(solo, solo)
     yield bench
     bench.close()
+
+
+@pytest.fixture(scope="session")
+def strict5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """A node that takes one topic alias, and few publishes at once."""
+    if EXTERNAL:
+        pytest.skip("a broker that runs already has its own limits")
+    directory = tmp_path_factory.mktemp("strict5")
+    file = topology("strict5", zone="", limits={"topic_aliases": 1, "receive_maximum": 3})
+    with NodeProcess(directory, file) as node:
+        yield node.mqtt
 
 
 @pytest.fixture

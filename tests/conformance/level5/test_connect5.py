@@ -7,7 +7,9 @@ import pytest
 from tests.conformance.harness import unique
 from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
+from tests.support.wire import CONNACK, DISCONNECT, PINGRESP, PUBACK, SUBACK
 from tests.support.wire5 import (
+    ALIAS,
     ALIAS_MAXIMUM,
     ASSIGNED_ID,
     AUTH_DATA,
@@ -111,7 +113,7 @@ def test_malformed_properties(broker5: Bench5, raw: bytes) -> None:
     client.expect_refused(0x81, 0x82)
 
 
-@level5_statement("MQTT-4.12.0-1", "MQTT-3.1.4-2")
+@level5_statement("MQTT-4.12.0-1", "MQTT-4.12.0-4", "MQTT-3.1.4-2")
 def test_authentication_method_is_refused(broker5: Bench5) -> None:
     """No method is known: 0x8C."""
     client = broker5.open()
@@ -119,7 +121,119 @@ def test_authentication_method_is_refused(broker5: Bench5) -> None:
     client.expect_refused(0x8C)
 
 
-@level5_statement("MQTT-4.12.0-7")
+@level5_statement("MQTT-4.12.0-4", "MQTT-3.1.2-30", "MQTT-3.1.4-6")
+@pytest.mark.parametrize("behind", ["publish", "subscribe", "ping", "auth", "connect"])
+def test_nothing_before_authentication(broker5: Bench5, behind: str) -> None:
+    """What follows a CONNECT with a method is not processed: the refusal is all that comes."""
+    sub = broker5.subscriber((broker5.topic(), 1))
+    packets = {
+        "publish": wire5.publish(broker5.topic(), b"1", qos=1, packet_id=1),
+        "subscribe": wire5.subscribe(1, (broker5.topic(), 1)),
+        "ping": b"\xc0\0",
+        "auth": wire5.auth(0x18, [(AUTH_METHOD, "SCRAM-SHA-256"), (AUTH_DATA, b"x")]),
+        "connect": wire5.connect(unique("c")),
+    }
+    client = broker5.open()
+    method: wire5.Properties = [(AUTH_METHOD, "SCRAM-SHA-256"), (AUTH_DATA, b"x")]
+    client.send(wire5.connect(unique("c"), properties=method), packets[behind])
+    client.expect_refused(0x8C)
+    broker5.silence(sub)
+
+
+@level5_statement("MQTT-3.1.4-6")
+@pytest.mark.parametrize("fault", ["property", "will"])
+def test_nothing_after_a_refusal(broker5: Bench5, fault: str) -> None:
+    """What follows a CONNECT that is refused is not processed, and its will is not published."""
+    sub = broker5.subscriber((broker5.topic("#"), 1))
+    connects = {
+        "property": wire5.connect(unique("c"), properties=[(PROBLEM_INFO, 2)]),
+        "will": wire5.connect(
+            unique("c"), will=broker5.will(), properties=[(AUTH_METHOD, "SCRAM-SHA-256")]
+        ),
+    }
+    client = broker5.open()
+    client.send(connects[fault], wire5.publish(broker5.topic(), b"1", qos=1, packet_id=1))
+    client.expect_refused(0x8C, 0x82)
+    broker5.silence(sub)
+
+
+@level5_statement("MQTT-4.12.0-6")
+def test_client_without_method_gets_none(broker5: Bench5) -> None:
+    """CONNACK is the first packet, and names no method."""
+    client = broker5.client(username="somebody", password=b"secret")
+    assert AUTH_METHOD not in client.connack and AUTH_DATA not in client.connack
+    client.ping()
+
+
+@level5_statement("MQTT-3.1.3-5")
+@pytest.mark.parametrize("size", [1, 23])
+def test_ordinary_client_ids(broker5: Bench5, size: int) -> None:
+    """Letters and digits, 1 to 23 of them, are a client id of their own."""
+    for name in ("0aZ9bY8cX7dW6eV5fU4gT3h"[:size], "Qq0Rr1Ss2Tt3Uu4Vv5Ww6Xx"[:size]):
+        client = broker5.client(name)
+        assert ASSIGNED_ID not in client.connack
+        client.disconnect()
+
+
+@level5_statement("MQTT-3.1.3-8")
+def test_rejected_client_id(broker5: Bench5) -> None:
+    """One that is longer than the server allows: CONNACK 0x85, and closed."""
+    client = broker5.open()
+    client.send(wire5.connect("c" * 60_000))
+    client.expect_refused(0x85)
+
+
+@level5_statement("MQTT-3.12.4-1")
+def test_ping_is_answered(broker5: Bench5) -> None:
+    """Each PINGREQ, in order with other answers."""
+    client = broker5.client()
+    client.send(b"\xc0\0" * 3, wire5.subscribe(5, ("a", 0)), b"\xc0\0")
+    for _ in range(3):
+        client.expect(PINGRESP)
+    client.expect(SUBACK, 5)
+    client.expect(PINGRESP)
+
+
+@level5_statement("MQTT-4.2.0-1")
+def test_packets_in_single_bytes(broker5: Bench5) -> None:
+    """A stream has no packet borders: everything arrives byte by byte, or all at once."""
+    packets = (
+        wire5.connect(unique("c"), properties=[(USER_PROPERTY, ("a", "b"))]),
+        wire5.subscribe(7, (broker5.topic(), 2)),
+        wire5.publish(broker5.topic(), b"1", qos=1, packet_id=3, properties=[(ALIAS, 1)]),
+        wire5.publish("", b"2", qos=1, packet_id=4, properties=[(ALIAS, 1)]),
+    )
+    for size in (1, 1000):
+        data = b"".join(packets)
+        client = broker5.open()
+        for start in range(0, len(data), size):
+            client.send(data[start : start + size])
+        assert client.expect(CONNACK).code == 0
+        client.expect(SUBACK, 7)
+        for kind in (3, 4):
+            client.wait_for(PUBACK, kind)
+        assert [message.payload for message in client.take(2)] == [b"1", b"2"]
+
+
+@level5_statement("MQTT-3.14.4-1", "MQTT-3.14.4-2", "MQTT-3.14.2-2")
+def test_nothing_after_disconnect(broker5: Bench5) -> None:
+    """The DISCONNECT is the last that a client gets, although messages are on their way."""
+    client = broker5.client(expiry=60)
+    client.subscribe((broker5.topic(), 1))
+    pub = broker5.publisher()
+    for number in range(50):
+        pub.publish(broker5.topic(), b"%d" % number, qos=1)
+    client.send(wire5.publish("", b"1"))
+    for number in range(50):
+        pub.publish(broker5.topic(), b"%d" % number, qos=1)
+    while isinstance(found := client.receive(), wire5.Publish):
+        pass
+    assert found.kind == DISCONNECT and found.code == 0x82
+    assert SESSION_EXPIRY not in found
+    client.expect_closed()
+
+
+@level5_statement("MQTT-4.12.0-7", "MQTT-4.12.1-1", "MQTT-4.12.1-2")
 def test_auth_without_method_is_an_error(broker5: Bench5) -> None:
     """AUTH on a connection without authentication method: DISCONNECT 0x82."""
     client = broker5.client()
@@ -127,6 +241,7 @@ def test_auth_without_method_is_an_error(broker5: Bench5) -> None:
     client.expect_disconnect(0x82)
 
 
+@level5_statement("MQTT-4.12.0-3")
 @pytest.mark.parametrize("code", [0x00, 0x18])
 def test_auth_with_other_codes_is_an_error(broker5: Bench5, code: int) -> None:
     """The same for the other reason codes."""
@@ -135,7 +250,7 @@ def test_auth_with_other_codes_is_an_error(broker5: Bench5, code: int) -> None:
     client.expect_disconnect(0x82)
 
 
-@level5_statement("MQTT-3.1.0-2")
+@level5_statement("MQTT-3.1.0-2", "MQTT-3.2.0-2")
 def test_second_connect_is_an_error(broker5: Bench5) -> None:
     """DISCONNECT 0x82."""
     client = broker5.client()

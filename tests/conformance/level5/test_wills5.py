@@ -34,6 +34,21 @@ def test_will_has_its_properties(brokers5: Bench5, qos: int) -> None:
     assert sorted(found.properties, key=str) == sorted(properties, key=str)
 
 
+@level5_statement("MQTT-3.1.2-14", "MQTT-3.1.2-15")
+@pytest.mark.parametrize("retain", [False, True])
+def test_will_is_retained_if_it_says_so(brokers5: Bench5, retain: bool) -> None:
+    """With its properties; and only then."""
+    pair: wire5.Properties = [(USER_PROPERTY, ("a", "1"))]
+    sub = brokers5.subscriber((brokers5.topic("will"), 1 | 0x08))
+    brokers5.publisher(will=brokers5.will(qos=1, retain=retain, properties=pair)).drop()
+    sub.acknowledge(sub.expect_publish(payload=b"gone", retain=retain, properties=pair))
+    late = brokers5.subscriber((brokers5.topic("will"), 1))
+    if retain:
+        late.acknowledge(late.expect_publish(payload=b"gone", retain=True, properties=pair))
+    brokers5.silence(late)
+    brokers5.publisher().publish(brokers5.topic("will"), b"", qos=1, retain=True)
+
+
 @level5_statement("MQTT-3.1.2-10", "MQTT-3.14.4-3")
 def test_disconnect_discards_the_will(brokers5: Bench5) -> None:
     """With reason code 0; 0x04 publishes it."""
