@@ -373,6 +373,41 @@ def test_what_is_in_flight_is_sent_again_in_its_order() -> None:
     assert [Publish("t", b"6", 1, True, False, 6)] == bench.take()
 
 
+EXPIRED = b"\x02\0\0\0\0"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_message_that_was_sent_does_not_expire(qos: int) -> None:
+    """The client may have begun with it [MQTT-4.3.3-7]: it comes again with its identifier."""
+    bench = attached()
+    bench.deliver("1", "2", qos=qos)
+    bench.take()
+    bench.session.detach()
+    bench.session.sender.unload()
+
+    assert [] == bench.attach()
+    for packet_id, _ in bench.session.sender.unread():
+        payload = b"%d" % packet_id
+        again = Message("t", payload, qos, properties=EXPIRED)
+        bench.session.sender.restore_packet(packet_id, again)
+    assert [sent("1", 1, qos, dup=True), sent("2", 2, qos, dup=True)] == bench.take()
+
+
+def test_message_that_was_never_sent_expires() -> None:
+    """Its identifier was taken, and is free again."""
+    bench = attached(lazy=True)
+    bench.deliver("1", qos=2)
+    bench.session.detach()
+    bench.session.sender.unload()
+
+    assert [] == bench.attach()
+    expired = Message("t", b"1", 2, properties=EXPIRED)
+    bench.session.sender.restore_packet(1, expired)
+    bench.save()
+    assert [] == bench.take()
+    assert not dict(bench.session.sender.flows())
+
+
 def test_retain_flag_is_kept_when_sent_again() -> None:
     """The same packet, but for DUP."""
     bench = attached()
