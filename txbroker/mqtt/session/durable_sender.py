@@ -503,6 +503,7 @@ class DurableSender(BaseSender):
                 self.numbering.forget(window.land(packet_id))
                 self._session.save()
             elif entry is not None and not entry.is_unsaved:
+                self._age(entry)
                 self._emit([(packet_id, entry)])
         if window is not None:
             self._launch_waiting(window, sink)
@@ -527,6 +528,12 @@ class DurableSender(BaseSender):
         entry.begin_to_wait(self._session.now())
         window.wait(entry)
 
+    def _age(self, entry: OutboundMessage) -> None:
+        """Take the time since the message was sent off its interval, if any [MQTT-3.3.2-6]."""
+        now = self._session.now()
+        entry.end_to_wait(now)
+        entry.begin_to_wait(now)
+
     def _is_wanted(self, entry: OutboundMessage) -> bool:
         """True if a message that waited may go to the client."""
         if not entry.end_to_wait(self._session.now()):
@@ -537,6 +544,9 @@ class DurableSender(BaseSender):
     def _launch(self, window: Window, entry: OutboundMessage) -> None:
         """Put a message in flight; the caller must call `_on_launched` next."""
         packet_id = self.last_id = window.launch(entry, self.last_id)
+        message = entry.message
+        if message is not None and message.properties:  # few have any, and a launch must be fast
+            self._age(entry)
         entry.is_unsaved = True
         self._to_save.append(packet_id)
 

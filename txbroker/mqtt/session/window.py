@@ -224,8 +224,9 @@ class Window:
         return entry
 
     def restore(self, entry: OutboundMessage, message: Message) -> None:
-        """Set a message that was read again."""
+        """Set a message that was read again, with what is left of its interval."""
         entry.message = message
+        entry.until = None
         entry.size = message.size
         self.flight_size += entry.size
 
