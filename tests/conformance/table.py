@@ -37,6 +37,8 @@ them with the tests that there are.
 [MQTT-3.8.3-4] is printed as [MQTT-3-8.3-4] in the standard.
 """
 
+PUBLIC_SUITES = (HERE / "public_suites.md").read_text()
+
 LEVEL5_TITLE = "# Conformance to MQTT 5.0"
 
 LEVEL5_HEAD = f"""
@@ -123,6 +125,7 @@ def render() -> str:
             *_tables(STATEMENTS, tests(), "seen at a client only"),
             LEVEL5_HEAD,
             *_tables(LEVEL5_STATEMENTS, level5_tests(), NOT_COVERED, " (5.0)"),
+            PUBLIC_SUITES,
         )
     )
 

@@ -314,6 +314,21 @@ def test_what_only_resembles_an_acknowledgement_is_for_others(core: Any, data: b
 
 
 @both
+@pytest.mark.parametrize("level", [4, 5])
+def test_padded_acknowledgement_of_level_5_is_for_others(core: Any, level: int) -> None:
+    """Level 5 forbids its length; at level 4 it counts."""
+    with a_bench(core) as bench:
+        packet_writer = with_window(bench, 1, 2)
+        one = bench.publisher
+        one.packet_reader.open(one.session, "padded", one.flows, clean=True, level=level)
+        found = bench.wait(answer(PUBACK, 1) + b"\x40\x82\0\0\2")
+        assert found == ([(bench.number, FED)] if level == 5 else None)
+        assert packet_writer.in_flight == (1 if level == 5 else 0)
+        if level == 5:
+            assert (0x40, b"\0\2") == one.packet_reader.step() and one.packet_reader.is_padded
+
+
+@both
 def test_before_there_is_a_session_everything_is_for_others(core: Any) -> None:
     with a_bench(core) as bench:
         bench.publisher.packet_reader.close()

@@ -258,3 +258,20 @@ def test_send_quota_is_the_receive_maximum(brokers5: Bench5) -> None:
     sub.send(wire5.ack(PUBCOMP, held[0].packet_id))
     sub.expect_publish(payload=b"3")
     sub.ping()
+
+
+@level5_statement("MQTT-3.3.2-6")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_interval_runs_while_a_message_is_in_flight(brokers5: Bench5, qos: int) -> None:
+    """What is sent again has what is left of its interval."""
+    client = session(brokers5, qos)
+    pub = brokers5.publisher()
+    pub.publish(brokers5.topic(), b"1", qos=qos, properties=[(MESSAGE_EXPIRY, 100)])
+    client.expect_publish(payload=b"1", qos=qos, dup=False)
+    client.drop()
+    time.sleep(2.1)
+    client = brokers5.resume(str(client.client_id), expiry=60)
+    again = client.expect_publish(payload=b"1", qos=qos, dup=True)
+    left = wire5.first(again.properties, MESSAGE_EXPIRY)
+    assert isinstance(left, int) and 50 <= left <= 98, again
+    client.acknowledge(again)

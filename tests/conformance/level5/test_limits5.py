@@ -50,14 +50,19 @@ def test_refusal_fits(broker5: Bench5, most: int) -> None:
 @level5_statement("MQTT-3.1.2-24")
 @pytest.mark.parametrize(("most", "expected"), [(4, b""), (5, b"\x20\x03\x00\x95\x00")])
 def test_no_room_for_connack(broker5: Bench5, most: int, expected: bytes) -> None:
-    """A client that takes no CONNACK gets 0x95, or nothing, and has no session."""
+    """A client that takes no CONNACK gets 0x95, or nothing; it has no session, and no will."""
     name = unique("c")
-    client = broker5.open()
-    limited = [(MAXIMUM_PACKET, most), (wire5.SESSION_EXPIRY, 60)]
-    client.send(wire5.connect(name, properties=limited))
-    assert client.read_to_the_end() == expected
-    again = broker5.client(name, clean=False)
-    again.ping()
+    sub = broker5.subscriber((broker5.topic("will"), 1))
+    for expiry in (0, 60):
+        client = broker5.open()
+        limited: wire5.Properties = [(MAXIMUM_PACKET, most)]
+        data = wire5.connect(name, expiry=expiry, will=broker5.will(), properties=limited)
+        client.send(data, wire5.publish(broker5.topic("will"), b"1"))
+        assert client.read_to_the_end() == expected
+        again = broker5.client(name, clean=expiry > 0)
+        assert not again.connack.present
+        again.disconnect()
+    broker5.silence(sub)
 
 
 @level5_statement("MQTT-3.14.2-3", "MQTT-3.14.2-4", "MQTT-3.14.2-2")
@@ -256,3 +261,46 @@ def test_receive_maximum_of_the_server(strict5: Address, expiry: int | None) -> 
     with RawClient5(strict5) as client:
         client.connect(name)
         client.disconnect()
+
+
+@level5_statement("MQTT-3.3.4-7")
+def test_receive_maximum_counts_a_connection(strict5: Address) -> None:
+    """What an earlier connection left open counts once it is sent again, and not before."""
+    name = unique("c")
+    with RawClient5(strict5) as client:
+        client.connect(name, expiry=60)
+        for packet_id in (1, 2, 3):
+            client.send(wire5.publish("a", b"1", qos=2, packet_id=packet_id))
+            client.expect(PUBREC, packet_id)
+        client.drop()
+    with RawClient5(strict5) as client:
+        assert client.connect(name, clean=False, expiry=60).present
+        for packet_id, dup in ((4, False), (5, False), (1, True), (2, True)):
+            client.send(wire5.publish("a", b"1", qos=2, packet_id=packet_id, dup=dup))
+            client.expect(PUBREC, packet_id)
+            if packet_id == 4:
+                client.send(wire5.ack(PUBREL, 4))
+                client.expect(PUBCOMP, 4)
+        client.send(wire5.publish("a", b"1", qos=2, packet_id=6))
+        client.expect_disconnect(0x93)
+    with RawClient5(strict5) as client:
+        client.connect(name)
+        client.disconnect()
+
+
+@level5_statement("MQTT-3.1.2-24", "MQTT-3.1.2-25")
+@pytest.mark.parametrize("expiry", [None, 60])
+def test_retained_message_that_is_too_large(brokers5: Bench5, expiry: int | None) -> None:
+    """It does not come, and the others come: properties count, too."""
+    pub = brokers5.publisher()
+    long: wire5.Properties = [(USER_PROPERTY, ("k", "v" * 300))]
+    pub.publish(brokers5.topic("a"), b"x" * 300, qos=1, retain=True)
+    pub.publish(brokers5.topic("b"), b"1", qos=1, retain=True, properties=long)
+    pub.publish(brokers5.topic("c"), b"2", qos=1, retain=True)
+    for qos in (0, 1, 2):
+        sub = brokers5.client(unique(), expiry=expiry, properties=[(MAXIMUM_PACKET, 200)])
+        sub.subscribe((brokers5.topic("+"), qos))
+        sub.acknowledge(sub.expect_publish(brokers5.topic("c"), b"2", retain=True))
+        sub.ping()
+    for text in "abc":
+        pub.publish(brokers5.topic(text), b"", qos=1, retain=True)

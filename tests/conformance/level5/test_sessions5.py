@@ -132,3 +132,27 @@ def test_other_level_goes_on(brokers5: Bench5) -> None:
     client = brokers5.resume(name, expiry=60)
     found = client.expect_publish(payload=b"2", properties=[(wire5.USER_PROPERTY, ("a", "b"))])
     client.acknowledge(found)
+
+
+WEEK = 604_800  # seconds, the default of `session_limits.age`
+
+
+@pytest.mark.parametrize(("asked", "told"), [(100, []), (FOREVER, [WEEK]), (WEEK + 1, [WEEK])])
+def test_server_tells_a_shorter_expiry(broker5: Bench5, asked: int, told: list[int]) -> None:
+    """CONNACK names the expiry that counts where it is not the one that was asked for."""
+    properties = broker5.client(unique(), expiry=asked).connack.properties
+    assert [value for name, value in properties if name == SESSION_EXPIRY] == told
+
+
+@level5_statement("MQTT-3.1.2-23", "MQTT-4.1.0-2")
+def test_connect_changes_the_expiry(brokers5: Bench5) -> None:
+    """Each CONNECT sets the expiry of the session that it resumes, none included."""
+    shorter, none = unique(), unique()
+    for name, expiry in ((shorter, 1), (none, None)):
+        client = brokers5.client(name, expiry=60)
+        client.subscribe((brokers5.topic(), 1))
+        client.drop()
+        brokers5.resume(name, expiry=expiry).drop()
+    assert not brokers5.client(none, clean=False).connack.present
+    time.sleep(2.5)
+    assert not brokers5.client(shorter, clean=False).connack.present

@@ -113,3 +113,26 @@ def test_illegal_will_properties(broker5: Bench5, raw: bytes) -> None:
     data[1] += len(raw)
     client.send(bytes(data))
     client.expect_refused(0x81, 0x82)
+
+
+@level5_statement("MQTT-3.1.2-8", "MQTT-3.14.4-3")
+@pytest.mark.parametrize("code", [0x04, 0x80, 0x81, 0x93, 0x97])
+def test_other_disconnects_publish_the_will(broker5: Bench5, code: int) -> None:
+    """Only 0x00 discards it."""
+    sub = broker5.subscriber((broker5.topic("will"), 1))
+    broker5.publisher(will=broker5.will()).disconnect(code)
+    sub.expect_publish(broker5.topic("will"), b"gone")
+    broker5.silence(sub)
+
+
+@level5_statement("MQTT-3.1.2-8", "MQTT-3.3.2-6")
+def test_expiry_of_a_will_begins_with_its_publication(brokers5: Bench5) -> None:
+    """The delay takes nothing off its interval."""
+    sub = brokers5.subscriber((brokers5.topic("will"), 1))
+    properties: wire5.Properties = [(WILL_DELAY, 2), (wire5.MESSAGE_EXPIRY, 1000)]
+    will = brokers5.will(qos=1, properties=properties)
+    brokers5.publisher(client_id=unique(), expiry=60, will=will).drop()
+    found = sub.expect_publish(brokers5.topic("will"), b"gone")
+    left = wire5.first(found.properties, wire5.MESSAGE_EXPIRY)
+    assert isinstance(left, int) and 999 <= left <= 1000
+    sub.acknowledge(found)

@@ -278,6 +278,19 @@ def test_session_falls_behind_at_the_first_message_that_it_misses() -> None:
     assert [4] == [cursor.offset for cursor in bench.session.places.behind.values()]
 
 
+def test_session_that_ends_sends_nothing_more() -> None:
+    """Its connection may be open still, with live messages on their way."""
+    bench = attached()
+    bench.session.update_live()
+    assert bench.sink.packet_writer.is_direct
+    bench.session.close()
+    bench.say("late")
+
+    assert not bench.sink.packet_writer.is_direct
+    assert ([], [True]) == (bench.take(), bench.deliver("later"))
+    assert [] == bench.take()
+
+
 def test_session_that_ends_drops_what_it_had() -> None:
     """Nothing is waited for any more."""
     bench = attached(inflight=1)
@@ -391,6 +404,22 @@ def test_message_that_was_sent_does_not_expire(qos: int) -> None:
         again = Message("t", payload, qos, properties=EXPIRED)
         bench.session.sender.restore_packet(packet_id, again)
     assert [sent("1", 1, qos, dup=True), sent("2", 2, qos, dup=True)] == bench.take()
+
+
+def test_interval_runs_while_a_message_is_in_flight() -> None:
+    """A message that is sent again says what is left, however often it is sent [MQTT-3.3.2-6]."""
+    bench = attached()
+    clock = [1000.0]
+    bench.watcher.now = lambda: clock[0]  # type: ignore[method-assign]
+    message = Message("t", b"1", 1, properties=b"\x02\0\0\0\x64")
+    entry = OutboundMessage(message, 1, False, LogPosition(PART, 1))
+    bench.session.sender.deliver(entry)
+    bench.take()
+    for passed, left in ((30.5, 70), (20.0, 50), (100.0, 0)):
+        clock[0] += passed
+        assert [sent("1", 1, dup=True)] == bench.attach()
+        assert entry.message is not None and entry.message.expiry == left
+    assert message.expiry == 100
 
 
 def test_message_that_was_never_sent_expires() -> None:

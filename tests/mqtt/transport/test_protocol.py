@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.task import Clock as TwistedClock
 from twisted.internet.testing import StringTransport
 
-from tests.support import wire
+from tests.support import wire, wire5
 from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.config import ReserveSize
@@ -351,6 +351,38 @@ def test_a_large_subscribe_is_answered_once_when_all_its_pieces_are_done(bench: 
     client.say(wire.subscribe(8, *[(f"y/{n:020}", 0) for n in range(5 * PIECE)], ("z", 3)))
     assert client.transport.disconnecting
     assert "c" not in bench.edge.edge.clients.sessions
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ([], [("pending-zone", "x")]),
+        ([(wire5.PROBLEM_INFO, 1)], [("pending-zone", "x")]),
+        ([(wire5.PROBLEM_INFO, 0)], []),
+        ([(wire5.MAXIMUM_PACKET, 24)], [("pending-zone", "x")]),
+        ([(wire5.MAXIMUM_PACKET, 23)], []),
+    ],
+    ids=["default", "asked", "brief", "room", "no-room"],
+)
+def test_pending_zones_are_told_to_who_asks_and_has_room(
+    bench: Bench, properties: wire5.Properties, named: list[tuple[str, str]]
+) -> None:
+    """SUBACK names them in user properties [MQTT-3.1.2-29] [MQTT-3.9.2-2]."""
+    client = Dialogue(MqttFactory(bench.service).buildProtocol(None), Wire())
+    client.protocol.makeConnection(client.transport)
+    client.say(wire5.connect("c", properties=properties))
+    assert client.transport.value().startswith(b"\x20")
+    client.transport.clear()
+    client.say(wire5.subscribe(7, ("x/#", 1)))
+    bench.edge.clock.advance(2.0)
+    bench.turn.end()
+
+    raw = wire.cut_frame(bytearray(client.transport.value()))
+    assert raw is not None
+    found = wire5.parse(raw)
+    assert isinstance(found, wire5.Answer)
+    assert (found.packet_id, found.codes) == (7, (1,))
+    assert found.properties == [(wire5.USER_PROPERTY, pair) for pair in named]
 
 
 def test_a_client_that_reads_no_answers_is_not_read(

@@ -6,13 +6,26 @@ import pytest
 
 from txbroker.mqtt.wire.decoder import decode
 from txbroker.mqtt.wire.encoder import Answer, encode, encode_answer
-from txbroker.mqtt.wire.packets import Connack, Disconnect, Suback, Unsuback
+from txbroker.mqtt.wire.packets import (
+    Connack,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Unsuback,
+)
 from txbroker.mqtt.wire.properties import NO_PROPERTIES, Properties
 
 PAIRS = tuple(("pending-zone", f"home/{number}") for number in range(9))
 EXPLAINED = Properties(reason_string="It is so.", user_properties=PAIRS)
 ANSWERS = [
     Connack(False, 0x87, EXPLAINED),
+    Puback(7, 0x97, EXPLAINED),
+    Pubrec(7, 0x97, EXPLAINED),
+    Pubrel(7, 0x92, EXPLAINED),
+    Pubcomp(7, 0x92, EXPLAINED),
     Disconnect(0x82, EXPLAINED),
     Suback(7, (0, 1, 0x80), EXPLAINED),
     Unsuback(7, (0, 0x11), EXPLAINED),
@@ -66,4 +79,6 @@ def _fields(packet: Answer) -> tuple[object, ...]:
         return (packet.reason,)
     if isinstance(packet, Suback):
         return packet.packet_id, packet.return_codes
-    return packet.packet_id, packet.reasons
+    if isinstance(packet, Unsuback):
+        return packet.packet_id, packet.reasons
+    return packet.packet_id, packet.reason
