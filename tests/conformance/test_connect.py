@@ -104,6 +104,23 @@ def test_version_31_is_accepted(brokers: Bench) -> None:
     sub.expect_publish(payload=b"old", qos=1)
 
 
+def test_version_31_marks_what_is_sent_again(broker: Bench) -> None:
+    """PUBREL, SUBSCRIBE and UNSUBSCRIBE may have DUP there; later versions forbid it."""
+    client = broker.client(name="MQIsdp", level=3)
+    client.publish(broker.topic(), b"1", qos=1)
+    for packet, answer in (
+        (wire.ack(wire.PUBREL, 7), wire.PUBCOMP),
+        (wire.subscribe(8, (broker.topic(), 1)), wire.SUBACK),
+        (wire.unsubscribe(9, broker.topic()), wire.UNSUBACK),
+    ):
+        again = bytes((packet[0] | 0x08,)) + packet[1:]
+        client.send(again)
+        client.expect(answer)
+        newer = broker.client()
+        newer.send(again)
+        newer.expect_closed()
+
+
 def test_version_31_has_no_session_present_flag(broker: Bench) -> None:
     """The byte is reserved there, for a session that is resumed, too; the session is there."""
     first = broker.client(clean=False, name="MQIsdp", level=3)

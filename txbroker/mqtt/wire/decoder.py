@@ -76,6 +76,8 @@ def decode(first_byte: int, body: bytes, level: int = 4) -> Packet:
         return _decode_level_5(first_byte, body)
     if first_byte >> 4 == 3:
         return _decode_publish(first_byte, body)
+    if level == 3 and first_byte in _SENT_AGAIN:
+        first_byte &= ~DUP
     known = _DECODERS.get(first_byte)
     return _decode_empty(first_byte, body, level) if known is None else known(body)
 
@@ -103,6 +105,11 @@ def _decode_empty(first_byte: int, body: bytes, level: int) -> Packet:
     rule = _FLAG_RULES.get(kind, "MQTT-2.2.2-2")
     raise ProtocolViolation(rule, f"The flags of packet type {kind} are wrong.")
 
+
+DUP: Final = 0x08
+
+_SENT_AGAIN: Final = frozenset({0x62 | DUP, 0x82 | DUP, 0xA2 | DUP})
+"""First bytes that MQTT 3.1 has for a PUBREL, SUBSCRIBE or UNSUBSCRIBE that is sent again."""
 
 _WRONG_FLAGS: Final = frozenset({0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39})
 """The first bytes of a PUBLISH with QoS 3, or with DUP at QoS 0."""
