@@ -103,3 +103,29 @@ def test_other_protocol_is_told_at_its_first_byte() -> None:
 
     assert "MQTT-3.1.0-1" == caught.value.rule
     assert [Connect(client_id="c")] == trickle
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (b"\x8b", "MQTT-3.14.2-1"),
+        (b"\x87\0", "MQTT-3.14.2-1"),
+        (b"\0\4\x1c\0\1x", "section 3.14.2.2.5"),
+        (b"", None),
+        (b"\4", None),
+        (b"\x99\0", None),
+    ],
+)
+def test_disconnect_of_a_client_is_no_servers(body: bytes, rule: str | None) -> None:
+    """Some reason codes, and a server reference, are a server's alone."""
+    if rule is None:
+        judge(0xE0, body, is_first=False, level=5)
+        return
+    with pytest.raises(ProtocolViolation) as caught:
+        judge(0xE0, body, is_first=False, level=5)
+
+    assert (rule, 0x82, (0xE0, body)) == (
+        caught.value.rule,
+        caught.value.reason_code,
+        caught.value.frame,
+    )

@@ -48,6 +48,26 @@ LEGAL: Final[frozenset[type]] = frozenset(  # [MQTT-3.1.0-2]: no second CONNECT
 )
 """Packets that a client may send after CONNECT, the first packet [MQTT-3.1.0-1]."""
 
+OF_CLIENTS: Final = frozenset(
+    {
+        ReasonCode.SUCCESS,
+        ReasonCode.DISCONNECT_WITH_WILL,
+        ReasonCode.UNSPECIFIED_ERROR,
+        ReasonCode.MALFORMED_PACKET,
+        ReasonCode.PROTOCOL_ERROR,
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        ReasonCode.TOPIC_NAME_INVALID,
+        ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+        ReasonCode.TOPIC_ALIAS_INVALID,
+        ReasonCode.PACKET_TOO_LARGE,
+        ReasonCode.MESSAGE_RATE_TOO_HIGH,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.ADMINISTRATIVE_ACTION,
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+    }
+)
+"""Reason codes of a client's DISCONNECT (section 3.14.2.1); all others are a server's."""
+
 
 def judge(first_byte: int, body: bytes, *, is_first: bool, level: int = LEVEL_4) -> Packet:
     """
@@ -74,10 +94,22 @@ def judge(first_byte: int, body: bytes, *, is_first: bool, level: int = LEVEL_4)
         elif isinstance(packet, Publish) and packet.subscription_identifiers:
             # [MQTT-3.3.4-6]
             raise _error("MQTT-3.3.4-6", "A client's PUBLISH has a subscription identifier.")
+        elif isinstance(packet, Disconnect):
+            _judge_disconnect(packet)
     except ProtocolViolation as violation:
         violation.frame = first_byte, body
         raise
     return packet
+
+
+def _judge_disconnect(packet: Disconnect) -> None:
+    """Refuse what only a server's DISCONNECT may have; the client is gone in any case."""
+    if packet.reason not in OF_CLIENTS:
+        # [MQTT-3.14.2-1]
+        reason = f"A client's DISCONNECT has the reason code {packet.reason:#04x}."
+        raise _error("MQTT-3.14.2-1", reason)
+    if packet.properties.server_reference is not None:
+        raise _error("section 3.14.2.2.5", "A client's DISCONNECT has a server reference.")
 
 
 def judge_length(first_byte: int, body: bytes, level: int) -> None:
