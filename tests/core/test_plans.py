@@ -11,7 +11,9 @@ from tests.core.cores import COMPILED, CORES, Client, Session, a_run, needs_comp
 from tests.core.test_trees import LEVELS, filters, topics
 from txbroker.model.topics import deepest_enclosing, matches
 
-changes = st.tuples(st.sampled_from(["interests", "targets", "routes", "bounds"]), st.booleans())
+KINDS = ["interests", "targets", "singles", "routes", "bounds"]
+
+changes = st.tuples(st.sampled_from(KINDS), st.booleans())
 
 
 def entry_run(core: Any, names: list[str]) -> Any:
@@ -28,14 +30,13 @@ class World:
         self.core = core
         self.router = core.Router(lambda: None, cache_limit=limit)
         self.client = Client(core, self.router)
-        self.known: dict[str, dict[str, Any]] = {
-            kind: {} for kind in ("interests", "targets", "routes", "bounds")
-        }
+        self.known: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
     def change(self, kind: str, name: str, *, is_set: bool) -> None:
-        """Set or remove one of the four."""
+        """Set or remove one of the five."""
         place, known = getattr(self.router, kind), self.known[kind]
-        key = {"interests": (name,), "targets": (self.client.session,)}.get(kind, ())
+        keys = {"interests": (name,), "singles": ("it",), "targets": (self.client.session,)}
+        key = keys.get(kind, ())
         if not is_set:
             known.pop(name, None)
             place.remove(name, *key)
@@ -43,8 +44,8 @@ class World:
         known[name] = Session(name)
         if kind == "targets":
             self.client.subscribe(name)
-        elif kind == "interests":
-            place.add(name, name, known[name])
+        elif key:
+            place.add(name, *key, known[name])
         else:
             place.set(name, known[name])
 
@@ -57,8 +58,14 @@ class World:
         )
         for route, part in router.split(run):
             assert [n for n, to in zip(names, routes, strict=True) if to is route] == part.topics()
-        alike = [*(at is bounds[0] for at in bounds), False]
-        assert alike.index(False) == router.accepted_count(run, bounds[0])
+        verdicts = [
+            None if any(matches(one, name) for one in self.known["singles"]) else at
+            for name, at in zip(names, bounds, strict=True)
+        ]
+        alike = [*(at is verdicts[0] for at in verdicts), False]
+        assert alike.index(False) == router.accepted_count(run, verdicts[0])
+        are_alike = all(at is routes[0] for at in routes) and alike.index(False) == len(names)
+        assert are_alike == router.belongs(run, routes[0], verdicts[0])
         got = {peer.name: part.topics() for peers, part in router.receivers(run) for peer in peers}
         wanted = {
             one: found

@@ -84,6 +84,7 @@ cdef extern from "native/trees.hpp" namespace "txbroker" nogil:
         VERDICT
         INTEREST
         TARGET
+        SINGLE
 
     cppclass Levels:
         uint64_t generation

@@ -59,7 +59,7 @@ class Plans {
         uint32_t start, count;   // of its nodes, in `reached_`
         uint32_t other = NONE;   // the plan behind any other text
         uint32_t route, verdict;
-        uint32_t sets[2] = {NONE, NONE};
+        uint32_t sets[KINDS - INTEREST] = {NONE, NONE, NONE};
         bool has_literals = false;
         bool is_closed = true;  // all that is longer comes to `other`
     };
@@ -79,12 +79,18 @@ class Plans {
     std::vector<Plan> plans_;
     std::vector<uint32_t> reached_;
     Table below_;                        // by parent and text
-    Sets sets_[2];                       // of filters' numbers, of both kinds
+    Sets sets_[KINDS - INTEREST];        // of filters' numbers, of each kind
     std::vector<uint32_t> made_, found_;  // while something is made
 
     void note(uint32_t node, Kind kind) {
         if (node != NONE && levels_.at(node).numbers[kind] != NONE)
             found_.push_back(levels_.at(node).numbers[kind]);
+    }
+
+    size_t bytes_of_sets() const {
+        size_t size = 0;
+        for (const Sets& sets : sets_) size += sets.bytes();
+        return size;
     }
 
     // Put in a plan for the nodes in `made_`; the rest is that of the one above.
@@ -161,7 +167,7 @@ public:
     // Whether all this and `more` bytes are too much.
     bool is_full(size_t more) const {
         return more + reached_.size() * 4 + plans_.size() * sizeof(Plan) + below_.bytes() +
-                   sets_[0].bytes() + sets_[1].bytes() > MOST_BYTES;
+                   bytes_of_sets() > MOST_BYTES;
     }
 
     uint32_t number_of(const Byte* topic, size_t size) { return walk(topic, size).plan; }

@@ -45,6 +45,7 @@ cdef class Router:
     cdef readonly Apexes bounds
     cdef readonly Tree interests
     cdef readonly Tree targets
+    cdef readonly Tree singles
     cdef public uint64_t received
     cdef public uint64_t delivered
     cdef readonly uint64_t fills
@@ -87,6 +88,7 @@ cdef class Router:
         self.bounds = Apexes(self.nodes, VERDICT)
         self.interests = Tree(self.nodes, INTEREST)
         self.targets = Tree(self.nodes, TARGET)
+        self.singles = Tree(self.nodes, SINGLE)
         self.cache_limit = cache_limit
         self.output_limit = OUTPUT_LIMIT
         self.on_output = on_output
@@ -285,16 +287,23 @@ cdef class Router:
 
     def accepted_count(self, Run run not None, verdict):
         """How many messages at the beginning of a run get this verdict of `bounds`."""
-        cdef uint32_t number, last = NONE
+        cdef uint32_t last = NONE
         cdef size_t index, stop = 0
         for index in range(run.entries_.size()):
             if index == stop:
                 stop = self.look_up(run, index)
-            number = self.plans.at(run.entries_[index].plan).verdict
-            if (not index or number != last) and self.bounds.value(number) is not verdict:
+            elif run.entries_[index].plan == last:
+                continue
+            last = run.entries_[index].plan
+            if self.verdict_of(last) is not verdict:
                 return index
-            last = number
         return run.entries_.size()
+
+    cdef object verdict_of(self, uint32_t plan):
+        """That of `bounds`; None for topics that are `singles`."""
+        if self.singles.size and self.plans.sets(SINGLE).size(self.plans.set_for(plan, SINGLE)):
+            return None
+        return self.bounds.value(self.plans.at(plan).verdict)
 
     def belongs(self, Run run not None, route, verdict):
         """Whether all of a run goes by this route, and gets this verdict."""
@@ -308,7 +317,7 @@ cdef class Router:
             last = run.entries_[index].plan
             if self.routes.value(self.plans.at(last).route) is not route:
                 return False
-            if self.bounds.value(self.plans.at(last).verdict) is not verdict:
+            if self.verdict_of(last) is not verdict:
                 return False
         return True
 
@@ -410,7 +419,7 @@ cdef class Router:
             last = plan
             if self.routes.value(self.plans.at(plan).route) is not route:
                 return None
-            if self.bounds.value(self.plans.at(plan).verdict) is not verdict:
+            if self.verdict_of(plan) is not verdict:
                 return None
             found = self.receivers_of(plan)
             if index and found is not edges:

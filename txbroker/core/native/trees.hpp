@@ -7,7 +7,7 @@
 namespace txbroker {
 
 // What a node of the tree has a number for; the numbers are the caller's.
-enum Kind { ROUTE, VERDICT, INTEREST, TARGET, KINDS };
+enum Kind { ROUTE, VERDICT, INTEREST, TARGET, SINGLE, KINDS };
 
 // The levels of all filters and apexes; the numbers stand at the last level of each.
 // Nothing recurses: a topic may have 65,535 levels.
@@ -16,7 +16,7 @@ class Levels {
 
     struct Node {
         uint32_t parent, plus = NONE, hash = NONE, children = 0, size = 0;
-        uint32_t numbers[KINDS] = {NONE, NONE, NONE, NONE};
+        uint32_t numbers[KINDS] = {NONE, NONE, NONE, NONE, NONE};
         union {
             Byte near[NEAR];  // the text of a level as long as this, which most are
             Byte* far;

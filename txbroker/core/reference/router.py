@@ -79,6 +79,8 @@ class Router:
     - `bounds`: at the authority, the verdict by apex.
     - `interests`: at the authority, the edges by filter.
     - `targets`: at the edge, the connected clients' subscriptions by filter.
+    - `singles`: at the authority, the filters of topics that get no verdict. The zone takes their
+      messages one by one.
 
     `received` counts publishes of clients. `delivered` counts messages that went directly to
     clients, once per client. `fills` counts how often a window became full. The node calls
@@ -92,6 +94,7 @@ class Router:
         self.bounds = Apexes()
         self.interests: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
         self.targets: SubscriptionIndex[str, Target] = SubscriptionIndex(cache_limit=cache_limit)
+        self.singles: SubscriptionIndex[str, Any] = SubscriptionIndex(cache_limit=cache_limit)
         self.received = 0
         self.delivered = 0
         self.fills = 0
@@ -130,7 +133,8 @@ class Router:
 
     def set_cache_limit(self, limit: int) -> None:
         """Set the number of topics whose receivers are cached."""
-        self.interests.cache_limit = self.targets.cache_limit = limit
+        for index in (self.interests, self.targets, self.singles):
+            index.cache_limit = limit
 
     def limit_output(self, limit: int) -> None:
         """
@@ -219,14 +223,17 @@ class Router:
     def accepted_count(self, run: Run, verdict: Any) -> int:
         """Return the number of messages at the start of a run with this verdict of `bounds`."""
         for index, topic in enumerate(run.topics()):
-            if self.bounds.find(topic) is not verdict:
+            if self._verdict(topic) is not verdict:
                 return index
         return run.count
+
+    def _verdict(self, topic: str) -> Any:
+        return None if self.singles.match(topic) else self.bounds.find(topic)
 
     def belongs(self, run: Run, route: Any, verdict: Any) -> bool:
         """True if the whole run goes by this route and gets this verdict."""
         return all(
-            self.routes.find(topic) is route and self.bounds.find(topic) is verdict
+            self.routes.find(topic) is route and self._verdict(topic) is verdict
             for topic in run.topics()
         )
 
@@ -263,7 +270,7 @@ class Router:
         """Return the edges that receive all of a QoS 0 run; None if its messages differ in that."""
         found: list[tuple[Any, ...]] = []
         for topic in run.topics():
-            if self.routes.find(topic) is not route or self.bounds.find(topic) is not verdict:
+            if self.routes.find(topic) is not route or self._verdict(topic) is not verdict:
                 return None
             edges = dict(self.interests.match(topic))
             found.append(tuple(edges[key] for key in sorted(edges)))
