@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from txbroker import config
 from txbroker.config import Address, NodeConfig
+from txbroker.config.values import ExpiryRule
 from txbroker.model.errors import ConfigError
 
 ROOT = """\
@@ -74,6 +75,7 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
             sync_interval="20ms",
             journal="none",
             retention="{age: 2h, size: 5MiB}",
+            expiry="[{filter: home/kitchen/+/motion, after: 1h}, {filter: '#', after: 1500ms}]",
             unreachable="hold",
             roaming="fresh",
             roaming_wait="0s",
@@ -99,6 +101,10 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
         sync_interval=0.02,
         journal="none",
         retention=config.RetentionLimits(age=7200.0, size=5 << 20),
+        expiry=(
+            ExpiryRule(filter="home/kitchen/+/motion", after=3600),
+            ExpiryRule(filter="#", after=2),
+        ),
         unreachable="hold",
         roaming="fresh",
         roaming_wait=0.0,
@@ -256,6 +262,49 @@ BAD: list[tuple[str, str, str, list[str]]] = [
         f"{KITCHEN}limits: {{links: 1, links: 2}}\n",
         "limits.links",
         ["on line 7"],
+    ),
+    ("no list", f"{KITCHEN}expiry: {{}}\n", "expiry", [":7: ", "where a list belongs"]),
+    (
+        "a rule without interval",
+        f"{KITCHEN}expiry: [{{filter: '#'}}]\n",
+        "expiry[0].after",
+        [":7: ", "missing"],
+    ),
+    (
+        "a rule with another key",
+        f"{KITCHEN}expiry: [{{filter: '#', after: 1s, since: 2s}}]\n",
+        "expiry[0].since",
+        [":7: ", "unknown key"],
+    ),
+    (
+        "a bad filter",
+        f"{KITCHEN}expiry: [{{filter: '#', after: 1s}}, {{filter: a#, after: 1s}}]\n",
+        "expiry[1].filter",
+        [":7: ", "'a#'", "last level"],
+    ),
+    (
+        "a filter of each node",
+        f"{KITCHEN}expiry: [{{filter: $SYS/#, after: 1s}}]\n",
+        "expiry[0].filter",
+        ["own $SYS topics"],
+    ),
+    (
+        "an interval that is too long",
+        f"{KITCHEN}expiry: [{{filter: '#', after: 60000d}}]\n",
+        "expiry[0].after",
+        ["four bytes"],
+    ),
+    (
+        "a filter of another zone",
+        f"{KITCHEN}expiry: [{{filter: home/hall/+, after: 1s}}]\n",
+        "expiry[0].filter",
+        ["matches no topic of the zone", "'home/kitchen'"],
+    ),
+    (
+        "a rule without a zone",
+        f"{KITCHEN.replace('zone: home/kitchen', '')}expiry: [{{filter: '#', after: 1s}}]\n",
+        "expiry[0].filter",
+        ["owns no zone"],
     ),
     ("unknown key", f"{KITCHEN}zones: a\n", "zones", [":7: ", "unknown key", "did you mean zone?"]),
     ("a strange key", f"{KITCHEN}broker: false\n", "broker", ["unknown key", "known keys"]),

@@ -27,6 +27,7 @@ from txbroker.authority.commit_queue import CommitQueue, Receipt, Taken, by_sour
 from txbroker.authority.edge_peer import TAKEN, EdgePeer, EdgePort, PublishVerdict
 from txbroker.authority.edge_peers import EdgePeers
 from txbroker.authority.edge_registry import EdgeRegistry
+from txbroker.authority.expiry_rules import ExpiryRules
 from txbroker.authority.handover_source import HandoverSource
 from txbroker.authority.retained_messages import RetainedMessages
 from txbroker.authority.subtree_transfer import SubtreeTransfer
@@ -71,6 +72,7 @@ class Authority:
         self._journal = journal
         self._settling = CommitQueue()
         self.wills = AcceptedWills(self.marks)
+        self.expiry = ExpiryRules(router)
         self._zone_scope = ZoneScope(apex, table, router)
         self._ours = self._zone_scope.ours
         self.reception = EdgeRegistry(self, table, journal, self._zone_scope)
@@ -105,6 +107,8 @@ class Authority:
             if receipt is not None:
                 self._settling.add_receipt(receipt)
             return TAKEN
+        if self.expiry:
+            message = self.expiry.limit(message)
         if not message.qos:
             self.offset = self._journal.append(message, None, 0) or self.offset
             if message.will is not None:

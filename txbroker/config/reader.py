@@ -17,13 +17,22 @@ import yaml
 
 from txbroker.config.tree_rules import check, reaches
 from txbroker.config.value_hooks import CONVERTER, BadValue, kind
-from txbroker.config.values import NOT_KEYS, Limits, NodeConfig, RetentionLimits, SessionBounds
+from txbroker.config.values import (
+    NOT_KEYS,
+    ExpiryRule,
+    Limits,
+    NodeConfig,
+    RetentionLimits,
+    SessionBounds,
+)
 from txbroker.model.errors import ConfigError
+from txbroker.model.topics import may_match_within
 
 _EXAMPLE = "see examples/home_topology for whole files"
 _MAX_PACKET_IDS = 65_535
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 _NESTED = {"limits": Limits, "session_limits": SessionBounds, "retention": RetentionLimits}
+_LISTS = {"expiry": ExpiryRule}
 
 
 def load_file(path: Path | str) -> tuple[NodeConfig, ...]:
@@ -100,7 +109,8 @@ class _Document:
         """
         Return an error at that key's line, or at the document's first line if the key is missing.
         """
-        line = self.lines.get(key, self.first_line)
+        outer = key.partition("[")[0]
+        line = self.lines.get(key, self.lines.get(outer, self.first_line))
         return ConfigError(self.source, key, value, remedy, problem=problem, line=line)
 
     def node(self) -> NodeConfig:
@@ -133,6 +143,8 @@ class _Document:
     def _value(self, key: str, given: object, target: Any) -> object:
         if key in _NESTED:
             return _NESTED[key](**self.structure(_NESTED[key], given, f"{key}."))
+        if key in _LISTS:
+            return self._list(key, given, _LISTS[key])
         if given is None:
             remedy = 'write "" for the root zone, or ' if key == "zone" else "give it a value, or "
             raise self.error(key, None, "no value", f"{remedy}leave the key out")
@@ -140,6 +152,17 @@ class _Document:
             return CONVERTER.structure(given, _without_none(target))
         except BadValue as bad:
             raise self.error(key, bad.value, bad.problem, bad.remedy) from None
+
+    def _list(self, key: str, given: object, target: type) -> tuple[object, ...]:
+        """Read a list of mappings; mistakes in it are told at the line of its key."""
+        if not isinstance(given, list):
+            names = ", ".join(field.name for field in attrs.fields(target))
+            remedy = f"write a list of mappings with the keys {names}"
+            raise self.error(key, given, f"{kind(given)} where a list belongs", remedy)
+        return tuple(
+            target(**self.structure(target, one, f"{key}[{number}]."))
+            for number, one in enumerate(given)
+        )
 
     def _unknown(self, prefix: str, key: object, value: object, known: list[str]) -> ConfigError:
         near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
@@ -164,11 +187,23 @@ class _Document:
         if parent is not None and reaches(parent, config):
             remedy = "write the parent's grpc here, not this node's"
             raise self.error("parent", str(parent), "the node would be its own parent", remedy)
+        self._check_filters(config)
         for key in ("inflight", "receive_maximum", "topic_aliases"):
             value = getattr(config.limits, key)
             if value > _MAX_PACKET_IDS:
                 problem = "MQTT has two bytes for it"
                 raise self.error(f"limits.{key}", value, problem, f"at most {_MAX_PACKET_IDS}")
+
+    def _check_filters(self, config: NodeConfig) -> None:
+        """Check that the filters of `expiry` match topics of the node's zone."""
+        for number, rule in enumerate(config.expiry):
+            key, zone = f"expiry[{number}].filter", config.zone
+            if zone is None:
+                remedy = "write it at the owner of these topics"
+                raise self.error(key, rule.filter, "this node owns no zone", remedy)
+            if not may_match_within(rule.filter, zone):
+                remedy = f"name topics within {zone!r}, or write it at their owner"
+                raise self.error(key, rule.filter, "matches no topic of the zone", remedy)
 
 
 def _without_none(target: Any) -> Any:

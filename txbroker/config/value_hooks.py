@@ -29,6 +29,7 @@ from txbroker.config.values import (
     Endpoint,
     Flag,
     Host,
+    Interval,
     Journaled,
     NodeName,
     ReserveSize,
@@ -36,14 +37,16 @@ from txbroker.config.values import (
     SiteName,
     Size,
     Timeout,
+    TopicFilter,
     WhenUnknown,
     WhenUnreachable,
 )
-from txbroker.model.topics import TopicError, validate_apex
+from txbroker.model.topics import TopicError, is_sys, validate_apex, validate_topic_filter
 
 MAX_PORT = 65_535
 MAX_RESERVE = 0.9
 MAX_NAME_BYTES = 255
+MAX_INTERVAL = 0xFFFFFFFF
 
 
 class BadValue(ValueError):
@@ -118,6 +121,19 @@ def _apex(value: object, _: object = None) -> str:
         problem = str(error).rstrip(".")
         raise BadValue(apex, problem, "choose another topic as the zone's apex") from None
     return apex
+
+
+def _topic_filter(value: object, _: object = None) -> str:
+    topic_filter = _text(value)
+    try:
+        validate_topic_filter(topic_filter)
+    except TopicError as error:
+        remedy = "write a topic filter such as home/+/motion"
+        raise BadValue(topic_filter, str(error).rstrip("."), remedy) from None
+    if is_sys(topic_filter):
+        problem = "each node has its own $SYS topics"
+        raise BadValue(topic_filter, problem, "name topics of the zone")
+    return topic_filter
 
 
 def _path(value: object, _: object = None) -> Path:
@@ -245,6 +261,13 @@ def _timeout(value: object, _: object = None) -> float:
     return seconds
 
 
+def _interval(value: object, _: object = None) -> int:
+    seconds = math.ceil(_timeout(value))
+    if seconds > MAX_INTERVAL:
+        raise BadValue(value, "MQTT has four bytes of seconds for it", "write at most 136 years")
+    return seconds
+
+
 def _count(value: object, _: object = None) -> int:
     if type(value) is not int or not 1 <= value < 1 << 63:
         raise BadValue(value, "not a whole number above 0", "write one, such as 1000")
@@ -290,6 +313,8 @@ def _converter() -> cattrs.Converter:
         Count: _count,
         Flag: _flag,
         Apex: _apex,
+        TopicFilter: _topic_filter,
+        Interval: _interval,
         NodeName: _node_name,
         SiteName: _site_name,
         ReserveSize: _reserve,

@@ -26,6 +26,9 @@ Timeout = NewType("Timeout", float)
 """Seconds, more than 0."""
 Count = NewType("Count", int)
 """A number of items, at least 1."""
+TopicFilter = NewType("TopicFilter", str)
+Interval = NewType("Interval", int)
+"""Whole seconds that fit in a property of MQTT 5.0, at least 1."""
 Flag = NewType("Flag", bool)
 Apex = NewType("Apex", str)
 NodeName = NewType("NodeName", str)
@@ -159,6 +162,14 @@ class Limits:
 
 
 @attrs.frozen(slots=True, kw_only=True)
+class ExpiryRule:
+    """Messages of the zone to topics that match `filter` expire `after` so many seconds."""
+
+    filter: TopicFilter
+    after: Interval
+
+
+@attrs.frozen(slots=True, kw_only=True)
 class NodeConfig:
     """
     A document of a topology file, with every rule checked that needs no other document.
@@ -183,6 +194,7 @@ class NodeConfig:
     sync_interval: Timeout = Timeout(0.1)
     journal: Journaled = "all"
     retention: RetentionLimits = RetentionLimits()
+    expiry: tuple[ExpiryRule, ...] = ()
     unreachable: WhenUnreachable = "outbox"
     roaming: WhenUnknown = "refuse"
     roaming_wait: Seconds = Seconds(3.0)
@@ -212,5 +224,5 @@ NOT_KEYS = frozenset({"source", "lines"})
 """Attributes of `NodeConfig` that are no keys of the file."""
 
 # Annotations are text until resolved; the reader needs an attribute's type to find its hook.
-for _class in (RetentionLimits, SessionBounds, RetainedLimits, Limits, NodeConfig):
+for _class in (RetentionLimits, SessionBounds, RetainedLimits, Limits, ExpiryRule, NodeConfig):
     attrs.resolve_types(_class)

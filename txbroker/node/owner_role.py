@@ -32,6 +32,7 @@ class OwnerRole:
         self.authority.wills.node = node_base.config.node
         self.authority.wills.expect(node_base.config.will_after)
         self.store.wire(self.authority)
+        self.authority.expiry.set((one.filter, one.after) for one in node_base.config.expiry)
         self.authority.on_not_retained = lambda: node_base.counters.add("retained.over_limit")
         self.apply()
 

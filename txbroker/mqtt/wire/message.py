@@ -8,7 +8,7 @@ from typing import ClassVar
 import attrs
 
 from txbroker.mqtt.wire.encoder import encode_publish, pack_packet_id, publish_head
-from txbroker.mqtt.wire.message_expiry import expiry_of, with_expiry
+from txbroker.mqtt.wire.message_expiry import expiry_of, set_expiry, with_expiry
 from txbroker.mqtt.wire.property_list import LISTED, LISTED_LEVEL, property_list
 
 WillId = tuple[str, int, int]
@@ -131,6 +131,10 @@ class Message:
     def with_expiry(self, seconds: float) -> Message:
         """Return the message with what is left of its interval, rounded up; 0: it has expired."""
         return attrs.evolve(self, packet=None, properties=with_expiry(self.properties, seconds))
+
+    def expiring(self, seconds: int) -> Message:
+        """Return the message with this interval, whether it had one or not."""
+        return attrs.evolve(self, packet=None, properties=set_expiry(self.properties, seconds))
 
     @property
     def size(self) -> int:

@@ -34,6 +34,13 @@ def with_expiry(properties: bytes, seconds: float) -> bytes:
     return properties[:place] + left.to_bytes(4) + properties[place + 4 :]
 
 
+def set_expiry(properties: bytes, seconds: int) -> bytes:
+    """Return the properties with this interval, which is the first one if they had none."""
+    if _place(properties) is not None:
+        return with_expiry(properties, seconds)
+    return bytes((MESSAGE_EXPIRY,)) + seconds.to_bytes(4) + properties
+
+
 def _place(properties: bytes) -> int | None:
     """Return the position of the interval."""
     for at, identifier in parts_of(properties):
