@@ -392,3 +392,19 @@ def test_what_expires_is_for_others() -> None:
         packet = stored(publish(b"a", b"1", 1, 1, properties=expires))
         link.feed(packet)
         assert (packet[0], packet[2:]) == link.step()
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_says_that_it_is_text_is_for_others_if_they_want_it(core: Any, qos: int) -> None:
+    """What says that it is not, or says nothing, is in a run."""
+    others = [publish(b"a", b"1", qos, 1, properties=listed) for listed in (b"", b"\x01\x00")]
+    others[1] = publish(b"a", b"1", qos, 3, properties=b"\x01\x00")
+    text = publish(b"a", b"2", qos, 2, properties=USER + b"\x01\x01")
+    for leaves_text in (False, True):
+        client = a_client(core, level=5)
+        reader = client.packet_reader
+        reader.leaves_text = leaves_text
+        found = client.step(b"".join([*others, text]))
+        run = reader.qos12 if qos else reader.qos0
+        assert (leaves_text, 2 if leaves_text else 3) == (found is not None, run.count)

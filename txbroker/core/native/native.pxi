@@ -156,6 +156,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         cbool is_marked
         Listed listed
         const NativeBailiwick* bailiwick
+        cbool leaves_text
         void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
         void unmark(const char* data, char* copy)
 

@@ -257,6 +257,7 @@ cdef class PacketReader(Input):
     cdef public object qos12
     cdef cbool is_clean
     cdef public cbool takes_qos12
+    cdef public cbool leaves_text
     cdef public cbool has_heard
     cdef public cbool has_landed
     cdef public cbool has_more
@@ -304,6 +305,7 @@ cdef class PacketReader(Input):
         cdef uint32_t serial = 0 if self.flows is None else self.flows.next_serial()
         self.pubacks_ = None
         self.has_heard = self.has_landed = self.has_more = self.wants_flows = False
+        plain.leaves_text = others.leaves_text = self.leaves_text
         if self.begin():
             data = self.data
             if self.session is not None:
@@ -353,6 +355,7 @@ cdef class PacketReader(Input):
         cdef Frame frame
         if self.session is None:
             return None
+        plain.leaves_text = self.leaves_text
         self.gather(data, at, plain, MOST_IN_RUN)
         return self.run(plain, data, 0) if self.look(data, self.peeked, frame) == PART else None
 

@@ -134,6 +134,7 @@ public:
     bool is_marked = false;  // some lie there in the stored form
     Listed listed;
     const Bailiwick* bailiwick = nullptr;  // without, any topic will do
+    bool leaves_text = false;  // what says that it is UTF-8 is checked by others
 
     Gathered() {
         if (spare_.empty()) return;
@@ -166,8 +167,9 @@ public:
     // Whether these are plain properties, as those of the last one are.
     bool is_list(const Byte* properties, size_t size) {
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
-        bool expires;
-        if (!are_plain(properties, size, expires) || expires) return false;
+        Traits traits;
+        if (!are_plain(properties, size, traits) || traits.expires) return false;
+        if (leaves_text && traits.is_text) return false;
         last_list_ = properties;
         last_list_size_ = size;
         return true;

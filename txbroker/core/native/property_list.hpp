@@ -39,10 +39,15 @@ inline bool pass_text(const Byte*& at, const Byte* end) {
     return pass_binary(at, end) && is_text(text, at - text);
 }
 
-// Whether properties are those that travel with a message, and legal; `expires`: one of them is the
-// message expiry interval.
-inline bool are_plain(const Byte* at, size_t size, bool& expires) {
-    expires = false;
+// What a list says that its owner may have to act upon.
+struct Traits {
+    bool expires = false;  // there is a message expiry interval
+    bool is_text = false;  // the payload is UTF-8, as the payload format indicator says
+};
+
+// Whether properties are those that travel with a message, and legal.
+inline bool are_plain(const Byte* at, size_t size, Traits& traits) {
+    traits = Traits();
     const Byte* const end = at + size;
     uint64_t known = 0;
     while (at < end) {
@@ -52,12 +57,13 @@ inline bool are_plain(const Byte* at, size_t size, bool& expires) {
         const Byte* text = at + 2;
         switch (identifier) {
         case 0x01:  // payload format indicator
-            if (at == end || *at++ > 1) return false;
+            if (at == end || *at > 1) return false;
+            traits.is_text = *at++;
             break;
         case 0x02:  // message expiry interval
             if (end - at < 4) return false;
             at += 4;
-            expires = true;
+            traits.expires = true;
             break;
         case 0x03:  // content type
             if (!pass_text(at, end)) return false;

@@ -93,8 +93,8 @@ inline Problem packet_at(const Byte* body, size_t size, size_t at, Packet& one) 
     if (one.payload > one.end) return PACKET;
     if (has_list(Form::STORED, one.first)) {
         if (!cut_list(body, one.end, one.payload, one.properties)) return PACKET;
-        bool expires;
-        if (!are_plain(body + one.properties, one.payload - one.properties, expires)) return PACKET;
+        Traits traits;
+        if (!are_plain(body + one.properties, one.payload - one.properties, traits)) return PACKET;
     }
     return FINE;
 }

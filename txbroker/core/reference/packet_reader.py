@@ -37,6 +37,7 @@ class PacketReader:
     (of a clean session) or into `pubacks`. Attributes:
 
     - `takes_qos12`: True if the reader may collect publishes of QoS 1 and 2 now.
+    - `leaves_text`: True if publishes that say that their payload is UTF-8 are for the caller.
     - `heard_at`: the time of the last whole packet, where the caller sets it.
     - `is_padded`: True if the remaining length of the returned packet has more bytes than it needs.
       Level 5 forbids that, and the level of a CONNECT is the caller's to find.
@@ -47,6 +48,7 @@ class PacketReader:
         self.qos12: Run | None = None
         self.pubacks: list[int] = []
         self.takes_qos12 = False
+        self.leaves_text = False
         self.has_heard = False
         self.has_landed = False
         self.has_more = False
@@ -179,7 +181,9 @@ class PacketReader:
         """
         if self._session is None:
             return None
-        gathered = gather(data, self._framer.max_packet, MOST, form=self._form)
+        gathered = gather(
+            data, self._framer.max_packet, MOST, form=self._form, leaves_text=self.leaves_text
+        )
         run = self._run(gathered, 0)
         if run is None or not is_part(data[len(run.data) :], self._framer.max_packet):
             return None
@@ -239,7 +243,7 @@ class PacketReader:
     def _process_publish(
         self, first_byte: int, body: bytes, gathered: tuple[Gathered, Gathered], serial: int
     ) -> bool:
-        one = plain_publish(first_byte, body, 0, form=self._form)
+        one = plain_publish(first_byte, body, 0, form=self._form, leaves_text=self.leaves_text)
         if one is None:
             return False
         if one.qos:
@@ -276,6 +280,8 @@ def gather(
     most: int,
     bailiwick: LinkScope | None = None,
     form: Form = Form.LEVEL_4,
+    *,
+    leaves_text: bool = False,
 ) -> Gathered:
     """Return the plain QoS 0 publishes at the start of `data`, at most `most`, in wire form."""
     framer, gathered = Framer(max_packet), Gathered()
@@ -286,7 +292,7 @@ def gather(
             rest = encode_length(len(body)) + body
             one = None
             if first_byte in firsts and len(gathered.entries) < most:
-                one = plain_publish(first_byte, body, 0, bailiwick, form)
+                one = plain_publish(first_byte, body, 0, bailiwick, form, leaves_text=leaves_text)
             is_as_it_was = data.startswith(rest, len(gathered.data) + 1)
             if one is None or len(body) > LONGEST or not is_as_it_was:
                 break

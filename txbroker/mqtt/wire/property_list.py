@@ -24,6 +24,7 @@ LISTED: Final = 0xC0
 LISTED_LEVEL: Final = 5
 """Level from which on a PUBLISH has a property list on the wire."""
 
+PAYLOAD_FORMAT: Final = 0x01
 USER_PROPERTY: Final = 0x26
 
 
@@ -98,6 +99,11 @@ def parts_of(properties: bytes) -> Iterator[tuple[int, int]]:
         at += 1 + size
 
 
+def is_text(properties: bytes) -> bool:
+    """True if the payload format indicator of a plain list says that the payload is UTF-8."""
+    return any(name == PAYLOAD_FORMAT and properties[at + 1] for at, name in parts_of(properties))
+
+
 def are_plain(properties: bytes) -> bool:
     """True if the properties are those that travel with a message, and legal."""
     at = 0
@@ -164,7 +170,7 @@ def _pair(properties: bytes, at: int) -> int | None:
 
 
 _SIZES: Final[dict[int, Callable[[bytes, int], int | None]]] = {
-    0x01: _flag,  # payload format indicator
+    PAYLOAD_FORMAT: _flag,
     0x02: _four_bytes,  # message expiry interval
     0x03: _text,  # content type
     0x08: _topic,  # response topic
