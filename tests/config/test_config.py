@@ -81,6 +81,7 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
             roaming_wait="0s",
             will_after="1m",
             suback_wait="500ms",
+            check_utf8="true",
             session_limits="{messages: 7}",
             limits="{connections: 1, packet: 1KiB, inflight: 2, session_memory: 3MiB, "
             "outbox: 2GiB, links: 4, cache: 5, disk_free: 12.5%, connect_timeout: 1.5m}",
@@ -110,6 +111,7 @@ def test_every_key_of_a_full_document(tmp_path: Path) -> None:
         roaming_wait=0.0,
         will_after=60.0,
         suback_wait=0.5,
+        check_utf8=True,
         session_limits=config.SessionBounds(messages=7),
         limits=config.Limits(
             connections=1,

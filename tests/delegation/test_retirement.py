@@ -30,8 +30,8 @@ class LeavingNode:
         self.sessions = 3
         self.members = {"root"}
 
-    def turn_clients_away(self) -> None:
-        self.done.append("turned away")
+    def turn_clients_away(self, elsewhere: str) -> None:
+        self.done.append(f"turned away to {elsewhere}")
 
     def unfinished(self) -> UnfinishedWork:
         return UnfinishedWork(messages=dict(self.messages), wills=self.wills)
@@ -80,7 +80,7 @@ class Shell:
                 assert heir == "root"
                 return self.left
             case AskParentStatus():
-                return ParentStatus(node="root", is_earlier=self.is_earlier)
+                return ParentStatus(node="root", is_earlier=self.is_earlier, mqtt="root:1883")
             case LeaveMembers(node="edge"):
                 return self.reason
         return None
@@ -88,7 +88,7 @@ class Shell:
 
 ORDER = [
     AskParentStatus.__name__,
-    "turned away",
+    "turned away to root:1883",
     AwaitCondition.__name__,
     AwaitStored.__name__,
     MoveSessions.__name__,
@@ -177,3 +177,15 @@ def test_an_edge_with_children_does_not_leave() -> None:
     with pytest.raises(RetireError, match="'a' has joined here"):
         leave(Shell(node), "b", "a")
     assert node.done == []
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_owner_asks_where_clients_go(is_lost: bool) -> None:
+    """Its parent's name is known; without an answer clients are turned away all the same."""
+    node = LeavingNode()
+    shell = Shell(node, fails_at=2 if is_lost else 0)
+
+    shell.run(Retirement(node).leave("root"))
+
+    assert f"turned away to {'' if is_lost else 'root:1883'}" in node.done
+    assert MoveSessions.__name__ in node.done

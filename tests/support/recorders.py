@@ -49,7 +49,7 @@ def take(events: list[T]) -> list[T]:
 
 def payloads(messages: Iterable[Message]) -> list[str]:
     """What messages say."""
-    return [message.payload.decode() for message in messages]
+    return [message.payload.decode(errors="replace") for message in messages]
 
 
 class EdgeRecorder:
@@ -60,7 +60,7 @@ class EdgeRecorder:
         self._name = name
 
     def deliver(self, record: Record) -> None:
-        self._add("deliver", record.offset, record.message.payload.decode())
+        self._add("deliver", record.offset, record.message.payload.decode(errors="replace"))
 
     def deliver_runs(self, runs: list[Run]) -> None:
         for run in runs:
@@ -112,14 +112,14 @@ class OwnerRecorder:
         return self.credit
 
     def publish(self, publication: Publication) -> None:
-        self._add("publish", publication.message.payload.decode())
+        self._add("publish", publication.message.payload.decode(errors="replace"))
 
     def sender(self) -> None:
         """Nothing goes past it."""
 
     def publish_run(self, run: Run) -> None:
         for index in range(run.count):
-            self._add("publish", run.message(index).payload.decode())
+            self._add("publish", run.message(index).payload.decode(errors="replace"))
 
     def restart(self, sequence: int, returned: Iterable[Publication]) -> None:
         self._add("restart", sequence)
@@ -166,7 +166,7 @@ class StreamRecorder:
 
     def send(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
-            self._add("drained", entry.number, entry.message.payload.decode())
+            self._add("drained", entry.number, entry.message.payload.decode(errors="replace"))
 
     def restart(self) -> None:
         self._add("restarted")

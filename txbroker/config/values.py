@@ -201,6 +201,7 @@ class NodeConfig:
     will_after: Seconds = Seconds(10.0)
     suback_wait: Seconds = Seconds(2.0)
     keepalive_max: Seconds = Seconds(0.0)
+    check_utf8: Flag = Flag(False)
     session_limits: SessionBounds = SessionBounds()
     limits: Limits = Limits()
     ledger: Flag = Flag(False)

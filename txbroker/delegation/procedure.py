@@ -110,10 +110,15 @@ class MoveSessions:
 
 @attrs.frozen(kw_only=True)
 class ParentStatus:
-    """The parent's name; `is_earlier`: its version lets no node without a zone go."""
+    """
+    The parent's name and where its MQTT clients connect ("": nowhere without TLS).
+
+    `is_earlier`: its version lets no node without a zone go.
+    """
 
     node: str
     is_earlier: bool
+    mqtt: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -5,7 +5,7 @@ Theory of operation. All roles end before the zone goes back, so that deleting t
 nothing. Until then the node may still stay: moved sessions and publishes are safe at their new
 places. The steps of `leave`:
 
-1. Clients are disconnected, and new clients are turned away.
+1. Clients are disconnected, and new clients are turned away: to the heir, if they speak MQTT 5.0.
 2. All publishes and wills of the node reach their owners, as long as some advance.
 3. The kept sessions move to the heir, one by one.
 
@@ -67,8 +67,8 @@ class LeavingNode(Protocol):
     def sessions(self) -> int:
         """Return the number of kept sessions."""
 
-    def turn_clients_away(self) -> None:
-        """Disconnect all clients, and accept none."""
+    def turn_clients_away(self, elsewhere: str) -> None:
+        """Disconnect all clients, and accept none; they may go `elsewhere`, unless ""."""
 
     def unfinished(self) -> UnfinishedWork:
         """Return what other nodes do not have yet."""
@@ -89,14 +89,17 @@ class Retirement:
     def __init__(self, node: LeavingNode) -> None:
         self._node = node
 
-    def leave(self, heir: str) -> Procedure[None]:
+    def leave(self, heir: str, elsewhere: str | None = None) -> Procedure[None]:
         """
         Close client connections, await all their publishes, and move their sessions to `heir`.
 
-        Raises `RetireError` if a publish or a session remains here.
+        `elsewhere`: where clients of the heir connect; None: ask it. Raises `RetireError` if a
+        publish or a session remains here.
         """
         yield from report("retire.started", heir=heir, sessions=self._node.sessions)
-        self._node.turn_clients_away()
+        if elsewhere is None:
+            elsewhere = yield from self._ask_where_clients_go(heir)
+        self._node.turn_clients_away(elsewhere)
         yield from self._await_publishes()
         yield AwaitStored(seconds=None)
         left: str = yield MoveSessions(heir=heir)
@@ -116,8 +119,8 @@ class Retirement:
             )
         is_done = False
         try:
-            heir = yield from self._ask_heir(node, parent)
-            yield from self.leave(heir)
+            status = yield from self._ask_heir(node, parent)
+            yield from self.leave(status.node, status.mqtt)
             self._node.resign()
             yield AwaitStored(seconds=None)
             reason: str = yield LeaveMembers(node=node)
@@ -129,11 +132,11 @@ class Retirement:
         finally:
             if not is_done:
                 self._node.undo()
-        yield from report("edge.retired", heir=heir)
+        yield from report("edge.retired", heir=status.node)
 
     # internal
 
-    def _ask_heir(self, node: str, parent: str) -> Procedure[str]:
+    def _ask_heir(self, node: str, parent: str) -> Procedure[ParentStatus]:
         status: ParentStatus = yield AskParentStatus()
         if not self._node.is_member(status.node):
             raise RetireError(f"node {node!r} has not joined its parent yet")
@@ -142,7 +145,15 @@ class Retirement:
                 f"parent {parent} runs an earlier txbroker, which lets no node without"
                 " a zone go; upgrade it first"
             )
-        return status.node
+        return status
+
+    def _ask_where_clients_go(self, heir: str) -> Procedure[str]:
+        """Return where clients of the heir connect, which clients are told; "": unknown."""
+        try:
+            status: ParentStatus = yield AskParentStatus()
+        except ConnectionError:
+            return ""
+        return status.mqtt if status.node == heir else ""
 
     def _await_publishes(self) -> Procedure[None]:
         """

@@ -263,4 +263,5 @@ class EdgeRole:
             receive_maximum=config.limits.receive_maximum,
             topic_aliases=config.limits.topic_aliases,
             keepalive_max=int(config.keepalive_max),
+            checks_utf8=config.check_utf8,
         )

@@ -15,6 +15,7 @@ from tests.support import wire, wire5
 from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.config import ReserveSize
+from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.mqtt.transport import protocol
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
@@ -67,8 +68,8 @@ class Dialogue:
 class Bench:
     """A service with an edge whose zone `x` takes publishes, on a disk that a test fills."""
 
-    def __init__(self) -> None:
-        self.edge = EdgeBench("x")
+    def __init__(self, limits: EdgeLimits | None = None) -> None:
+        self.edge = EdgeBench("x", limits=limits)
         self.edge.online("x")
         self.edge.take()
         self.clock = TwistedClock()

@@ -45,9 +45,9 @@ class NodeRetirement:
         """Return the number of kept sessions."""
         return len(self._directory.ownership.held)
 
-    def turn_clients_away(self) -> None:
-        """Disconnect all clients, and accept none."""
-        self._mqtt.close_all()
+    def turn_clients_away(self, elsewhere: str) -> None:
+        """Disconnect all clients, and accept none; they may go `elsewhere`, unless ""."""
+        self._mqtt.close_all(elsewhere)
 
     def unfinished(self) -> UnfinishedWork:
         """Return what other nodes do not have yet."""

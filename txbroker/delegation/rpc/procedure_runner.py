@@ -144,7 +144,8 @@ class DelegationRunner:
             reply = await stub.Status(control_pb2.StatusRequest(), timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
             raise ConnectionError(describe(error)) from error
-        return ParentStatus(node=reply.node, is_earlier=not reply.HasField("who"))
+        is_earlier = not reply.HasField("who")
+        return ParentStatus(node=reply.node, is_earlier=is_earlier, mqtt=reply.mqtt)
 
     async def _leave_members(self, node: str) -> str:
         stub = self._channels.stub(self._node_grant.parent or "")

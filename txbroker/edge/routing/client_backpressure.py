@@ -80,6 +80,11 @@ class ClientBackpressure:
         """True if an owner that is not connected may accept the waiting publishes soon."""
         return not route.is_away and self._now() < route.queue.hope_until
 
+    @property
+    def is_short(self) -> bool:
+        """True if the outboxes or the memory have no room: that may last long."""
+        return self.is_full or self.is_over
+
     def resume_clients(self) -> None:
         """Resume clients that may be read again, as bytes were sent or time has passed."""
         if not self._paused:

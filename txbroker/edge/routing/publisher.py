@@ -26,7 +26,7 @@ from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.model.counters import Counters
 from txbroker.model.zone_cut import ZoneCut
-from txbroker.mqtt.session.inbound_publish import OriginId
+from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId
 from txbroker.mqtt.session.session import Session
 
 QOS0_WAITING = 1024 * 1024
@@ -120,10 +120,17 @@ class Publisher:
 
     def withdraw(self, session: Session) -> None:
         """Discard a session's unsent, unacknowledged publishes; the client sends them again."""
-        for route in self._zones:
-            for publication in route.queue.withdraw(session):
-                if publication.flow is not None:
-                    session.receiver.forget(publication.flow)
+        for flow in self.take_back(session):
+            session.receiver.forget(flow)
+
+    def take_back(self, session: Session) -> list[InboundPublish]:
+        """Take a session's unsent publishes out; no owner and no outbox has any of them."""
+        return [
+            publication.flow
+            for route in self._zones
+            for publication in route.queue.withdraw(session)
+            if publication.flow is not None
+        ]
 
     def zones_of(self, client_id: str) -> list[str]:
         """

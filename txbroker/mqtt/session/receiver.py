@@ -203,6 +203,15 @@ class SessionReceiver:
         if self._flows.get(flow.packet_id) is flow:
             self._release(flow.packet_id)
 
+    def refuse(self, flow: InboundPublish, answer: bytes) -> None:
+        """End the exchange of a publish that was sent to no owner: each packet gets `answer`."""
+        if self._flows.get(flow.packet_id) is flow:
+            sink = self._session.sender.sink
+            if sink is not None:
+                sink.packet_writer.send(answer * flow.owed)
+            self._release(flow.packet_id)
+            self._give_up(flow)
+
     # from the session store
 
     def mark_changed(self, flow: InboundPublish) -> None:

@@ -43,6 +43,7 @@ def keep_alive_of(service: MqttService, packet: Connect, *, is_told: bool = Fals
     return None if is_told else own
 
 
-def refused(code: int, reason: str) -> Connack:
-    """Return the CONNACK that refuses a client of level 5."""
-    return Connack(False, code, Properties(reason_string=reason))
+def refused(code: int, reason: str, elsewhere: str = "") -> Connack:
+    """Return the CONNACK that refuses a client of level 5; it may go `elsewhere`, unless ""."""
+    properties = Properties(reason_string=reason, server_reference=elsewhere or None)
+    return Connack(False, code, properties)

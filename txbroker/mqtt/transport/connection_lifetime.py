@@ -231,15 +231,22 @@ class ConnectionLifetime:
         """Send DISCONNECT to a client of level 5 that has its CONNACK; return True if sent."""
         if self._level < LEVEL_5 or self._session is None or not self._is_open:
             return False
-        return self._send_answer(Disconnect(code, Properties(reason_string=reason)))
+        is_sent_away = code == ReasonCode.USE_ANOTHER_SERVER
+        elsewhere = self._service.server_reference if is_sent_away else ""
+        properties = Properties(reason_string=reason, server_reference=elsewhere or None)
+        return self._send_answer(Disconnect(code, properties))
 
     def _send_answer(self, packet: Answer) -> bool:
         """Send an answer, as far as the client accepts it; return False if it is too large."""
-        most, level = self.packet_writer.max_packet, self._level
-        data = encode_answer(packet, most, is_brief=self._is_brief, level=level)
+        data = self._encode_answer(packet)
         if data:
             self.packet_writer.send(data)
         return len(data) > 0
+
+    def _encode_answer(self, packet: Answer) -> bytes:
+        """Encode an answer, as far as the client accepts it; no bytes if it is too large."""
+        most, level = self.packet_writer.max_packet, self._level
+        return encode_answer(packet, most, is_brief=self._is_brief, level=level)
 
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())

@@ -34,6 +34,12 @@ from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
 from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe
+from txbroker.mqtt.transport.publish_answers import (
+    NO_ROOM,
+    NO_TEXT,
+    has_illegal_payload,
+    refusal,
+)
 from txbroker.mqtt.transport.read_pause import ReadPause
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.subscribe_packets import (
@@ -259,6 +265,7 @@ class MqttProtocol(ConnectionLifetime):
             session is not None
             and session.held_size
             and self._service.edge.congestion.is_too_much(session)
+            and not self._is_refused()
         ):
             self._stop_reading(session)
         has_more = is_over and self._may_work()
@@ -367,6 +374,14 @@ class MqttProtocol(ConnectionLifetime):
                 "No authentication method is known here.",
                 reason_code=ReasonCode.BAD_AUTHENTICATION_METHOD,
             )
+        if (
+            self._service.checks_utf8
+            and packet.will is not None
+            and has_illegal_payload(packet.will)
+        ):
+            raise ProtocolViolation(
+                "check_utf8", NO_TEXT, reason_code=ReasonCode.PAYLOAD_FORMAT_INVALID
+            )
         client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
         is_assigned = not packet.client_id
         if is_assigned:
@@ -375,7 +390,7 @@ class MqttProtocol(ConnectionLifetime):
             self._check_client_id(client_id)
         self._client_id = client_id
         if self._service.is_leaving:
-            self._refuse("the node is retired", True)
+            self._turn_away()
             return
         accept = partial(self._accept, packet, is_assigned)
         connects = self._service.connects
@@ -444,6 +459,7 @@ class MqttProtocol(ConnectionLifetime):
 
     def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
         self._packet_reader.max_packet = self._service.max_packet
+        self._packet_reader.leaves_text = self._service.checks_utf8
         self._packet_reader.open(
             session, session.client_id, flows, clean=session.clean, level=self._level
         )
@@ -453,6 +469,14 @@ class MqttProtocol(ConnectionLifetime):
         self._is_brief = asked.request_problem_information is False
         self.packet_writer.max_packet = asked.maximum_packet_size or 0
         self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
+
+    def _turn_away(self) -> None:
+        """Refuse CONNECT: the node retires."""
+        reason, elsewhere = "the node is retired", self._service.server_reference
+        if self._level < LEVEL_5:
+            self._refuse(reason, True)
+            return
+        self._end_refused(refused(ReasonCode.USE_ANOTHER_SERVER, reason, elsewhere))
 
     def _refuse(self, reason: str, is_told: bool) -> None:
         """Refuse CONNECT: no session can be had."""
@@ -500,7 +524,16 @@ class MqttProtocol(ConnectionLifetime):
         is_new = packet.qos > 0 and not packet.dup  # where all identifiers are open, none is free
         if is_new and self._open_publishes(session) >= service.receive_maximum:
             raise _too_many()
-        if packet.qos and (
+        if service.checks_utf8 and has_illegal_payload(packet):
+            self._refuse_text(packet)
+        elif (
+            packet.qos
+            and service.watermark.is_short
+            and self._hold is not None
+            and self._hold.is_spent
+        ):
+            self._refuse_publish(packet)
+        elif packet.qos and (
             service.watermark.is_short
             or service.successions.must_wait(self._client_id, packet.topic)
         ):
@@ -515,6 +548,48 @@ class MqttProtocol(ConnectionLifetime):
         if self._level < LEVEL_5 or not session.has_received:
             return 0
         return session.receiver.sent
+
+    def _refuse_text(self, packet: Publish) -> None:
+        """Refuse a publish whose payload is no text, as it says."""
+        self._service.counters.add("publish.refused.payload_format")
+        code = ReasonCode.PAYLOAD_FORMAT_INVALID
+        if not packet.qos:
+            raise ProtocolViolation("check_utf8", NO_TEXT, reason_code=code)
+        self._send_refusal(packet, code, NO_TEXT)
+
+    def _refuse_publish(self, packet: Publish) -> None:
+        """Refuse a publish for which the disk has no room."""
+        self._service.counters.add("publish.refused.quota")
+        self._made_hold().note_refusal()
+        self._send_refusal(packet, ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
+
+    def _send_refusal(self, packet: Publish, code: int, reason: str) -> None:
+        assert packet.packet_id is not None
+        self._send_answer(refusal(packet.packet_id, packet.qos, code, reason))
+
+    def _refuse_waiting(self) -> bool:
+        """
+        Refuse all publishes of a client of level 5 for which there is no room; return True if any.
+        """
+        hold, session = self._made_hold(), self._session
+        if self._level < LEVEL_5 or session is None:
+            return False
+        if hold.refused is not None:
+            if not self._service.watermark.is_short:
+                return False  # it waits for publishes at an earlier node of the session
+            packet = hold.dequeue_refused()
+            assert packet is not None
+            self._refuse_publish(packet)
+            return True
+        flows = self._service.edge.publisher.take_back(session)
+        for flow in flows:
+            code = ReasonCode.QUOTA_EXCEEDED
+            answer = refusal(flow.packet_id, flow.qos, code, NO_ROOM)
+            session.receiver.refuse(flow, self._encode_answer(answer))
+        self._service.counters.add("publish.refused.quota", len(flows))
+        if flows:
+            hold.note_refusal()
+        return bool(flows)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
@@ -609,8 +684,19 @@ class MqttProtocol(ConnectionLifetime):
 
     def _made_hold(self) -> ReadPause:
         if self._hold is None:
-            self._hold = ReadPause(self._service, go_on=self._read_again, give_up=self._give_up)
+            self._hold = ReadPause(
+                self._service,
+                go_on=self._read_again,
+                refuse=self._refuse_waiting,
+                give_up=self._give_up,
+            )
         return self._hold
+
+    def _is_refused(self) -> bool:
+        """True if what waits was refused: an earlier pause took too long, and nothing is better."""
+        if self._hold is None or not self._hold.is_spent:
+            return False
+        return self._service.edge.congestion.is_short and self._refuse_waiting()
 
     def _stop_reading(self, session: Session) -> None:
         hold = self._made_hold()

@@ -5,10 +5,14 @@ A pause has one of two reasons: too many of the client's publishes wait for owne
 refused. The node refuses a publish if the disk has no room. The node also refuses a publish that
 would overtake the pending publishes of an earlier node of the session. Packets behind a refused
 publish wait unread, so no packet overtakes it.
+
+A client of level 5 is not closed at the end of a pause that took too long: its publishes are
+answered with an error. Further ones get that at once, as long as the reason lasts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from txbroker.mqtt.session.session import Session
@@ -21,7 +25,7 @@ log = get_logger()
 
 HOLD_TIMEOUT = 60.0
 """
-Seconds of one pause, after which the node closes the client (protocol rule 21).
+Seconds of one pause, after which the node closes or refuses the client (protocol rule 21).
 
 The client learns of the pause by that, and may go elsewhere.
 """
@@ -32,17 +36,25 @@ class ReadPause:
     The pause of one connection; `is_on` while its client is not read.
 
     `refused` is the publish that was refused. At the end, `go_on` is called when the reason has
-    passed, or `give_up` after `HOLD_TIMEOUT`.
+    passed. After `HOLD_TIMEOUT`, `refuse` is called to answer what waits with an error, and
+    `give_up` if that is impossible.
     """
 
     def __init__(
-        self, service: MqttService, *, go_on: Callable[[], None], give_up: Callable[[], None]
+        self,
+        service: MqttService,
+        *,
+        go_on: Callable[[], None],
+        refuse: Callable[[], bool],
+        give_up: Callable[[], None],
     ) -> None:
         self.is_on = False
         self.refused: Publish | None = None
         self._service = service
         self._go_on = go_on
+        self._refuse = refuse
         self._give_up = give_up
+        self._spent_until = -math.inf
         self._client_id = ""
         self._patience: Alarm | None = None
 
@@ -74,6 +86,15 @@ class ReadPause:
         refused, self.refused = self.refused, None
         return refused
 
+    @property
+    def is_spent(self) -> bool:
+        """True if a pause took too long, and the client was refused a publish not long ago."""
+        return self._service.clock.seconds() < self._spent_until
+
+    def note_refusal(self) -> None:
+        """Note that the client was refused a publish."""
+        self._spent_until = self._service.clock.seconds() + HOLD_TIMEOUT
+
     # internal
 
     def _end(self) -> None:
@@ -88,6 +109,11 @@ class ReadPause:
 
     def _time_out(self) -> None:
         limit = "limits.outbox" if self.refused is None else "limits.disk_free"
+        if self._refuse():
+            log.warning("client.publishes_refused", client_id=self._client_id, limit=limit)
+            self._end()
+            self._service.flush_queue.end()
+            return
         log.warning("client.pause_timeout", client_id=self._client_id, limit=limit)
         self._service.counters.add("clients.held_too_long")
         self._give_up()

@@ -75,8 +75,12 @@ class MqttService:
         receive_maximum: int = 65_535,
         topic_aliases: int = 100,
         keepalive_max: int = 0,
+        checks_utf8: bool = False,
     ) -> None:
-        """`keepalive_max`: the longest keep-alive of level 5 in seconds, 0 for any."""
+        """
+        `keepalive_max`: the longest keep-alive of level 5 in seconds, 0 for any. `checks_utf8`:
+        a payload must be UTF-8 if its publish says so.
+        """
         self.edge = edge
         self.router = router
         self.connects = connects
@@ -101,14 +105,19 @@ class MqttService:
         self.receive_maximum = receive_maximum
         self.topic_aliases = topic_aliases
         self.keepalive_max = keepalive_max
+        self.checks_utf8 = checks_utf8
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
+        self.server_reference = ""
 
-    def close_all(self) -> None:
+    def close_all(self, elsewhere: str) -> None:
         """
         Close all connections and refuse new ones: the node retires, and its clients go elsewhere.
+
+        Clients of level 5 are told where their sessions go, unless `elsewhere` is "".
         """
         self.is_leaving = True
+        self.server_reference = elsewhere
         for connection in list(self.connections):
             connection.close("the node is retired", ReasonCode.USE_ANOTHER_SERVER)
         self.flush_queue.end()
