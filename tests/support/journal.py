@@ -36,6 +36,7 @@ class MemoryJournal:
         self.stores_qos0 = True
         self.noted: list[str] = []
         self.state = ZoneState()
+        self.touched_filters: set[str] = set()
         self.authority: Authority | None = None
         self._lazy = lazy
         self._epoch = 0
@@ -119,6 +120,12 @@ class MemoryJournal:
 
     def mark_retained_changed(self, topics: Iterable[str]) -> None:
         self.noted.extend(topics)
+
+    def touched(self) -> set[str]:
+        return set(self.touched_filters)
+
+    def store_touched(self, filters: Iterable[str]) -> None:
+        self.touched_filters.update(filters)
 
     def store_unclaimed(self, edges: Iterable[str]) -> None:
         self.noted.extend(edges)

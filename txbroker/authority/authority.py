@@ -29,6 +29,7 @@ from txbroker.authority.edge_peers import EdgePeers
 from txbroker.authority.edge_registry import EdgeRegistry
 from txbroker.authority.expiry_rules import ExpiryRules
 from txbroker.authority.handover_source import HandoverSource
+from txbroker.authority.held_history import HeldHistory
 from txbroker.authority.retained_messages import RetainedMessages
 from txbroker.authority.subtree_transfer import SubtreeTransfer
 from txbroker.authority.zone_scope import ZoneScope
@@ -68,6 +69,7 @@ class Authority:
         self.unclaimed_qos0 = 0
         self.peers = EdgePeers(router, table.reclaimed_at)
         self.offset = 0
+        self.held = HeldHistory(journal, self.peers, lambda: self.delivered)
         self._table = table
         self._journal = journal
         self._settling = CommitQueue()
@@ -412,6 +414,7 @@ class Authority:
             zone, before, offset = received_zone.predecessor
             came_from = LogPosition(JournalId(zone, before), offset)
         state = self._journal.open(epoch, came_from)
+        self.held.open()
         self.offset = self._journal.offset
         self._settling.void()
         self._settling = CommitQueue(self.offset)

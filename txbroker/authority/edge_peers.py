@@ -18,7 +18,7 @@ from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.zone_snapshot import EdgeInterest
 from txbroker.journal.zone_journal import Record, Unclaimed
 from txbroker.model.invariant import holds, ordered
-from txbroker.model.topics import is_within
+from txbroker.model.topics import is_within, literal_prefix, may_meet
 
 TOPICS_REMEMBERED = 100_000
 """The most topics whose receivers, and whose place in the zone, are cached."""
@@ -234,6 +234,11 @@ class EdgePeers:
         """
         kept = peer.filters & self._touching(unheard)
         self.set_filters(peer, kept | set(filters))
+
+    def has_interest(self, topic_filter: str) -> bool:
+        """True if a filter of some edge meets this one."""
+        near = self._filters.touching(literal_prefix(topic_filter))
+        return any(may_meet(one, topic_filter) for texts in near for one in texts)
 
     def _touching(self, apexes: Iterable[str]) -> set[str]:
         """Return the filters of all edges that may match within one of the apexes."""

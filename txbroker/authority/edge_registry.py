@@ -32,6 +32,7 @@ from txbroker.authority.edge_peer import (
     ReturnedZone,
 )
 from txbroker.authority.edge_peers import EdgePeers
+from txbroker.authority.held_history import HeldHistory
 from txbroker.authority.retained_messages import RetainedMessages
 from txbroker.authority.zone_scope import ZoneScope
 from txbroker.delegation.delegation_table import DelegationTable
@@ -66,6 +67,10 @@ class ServedZone(Protocol):
     @property
     def retained(self) -> RetainedMessages:
         """Return the messages that the zone retains."""
+
+    @property
+    def held(self) -> HeldHistory:
+        """Return what the zone holds for first subscribers."""
 
     @property
     def peers(self) -> EdgePeers:
@@ -273,10 +278,13 @@ class EdgeRegistry:
         self, peer: EdgePeer, topic_filter: str
     ) -> Iterator[Message | None] | None:
         """Add a filter and return its retained messages at once; None if an answer must wait."""
-        if self._zone_scope.is_fenced or not self._authority.is_settled:
+        authority = self._authority
+        if self._zone_scope.is_fenced or not authority.is_settled:
+            return None
+        if authority.held.has_for(topic_filter):
             return None
         self._peers.add_filter(peer, topic_filter)
-        return self._authority.retained.walk(topic_filter)
+        return authority.retained.walk(topic_filter)
 
     def remove_interest(self, peer: EdgePeer, topic_filter: str) -> None:
         """Remove a filter that the edge's last client has left."""
@@ -315,4 +323,5 @@ class EdgeRegistry:
         if peer.port is port:
             authority = self._authority
             asked = authority.retained.query(topic_filter) if retained else None
+            asked = authority.held.take(topic_filter, asked)
             port.confirm_interest(request, authority.delivered, asked)

@@ -195,15 +195,20 @@ class _Document:
                 raise self.error(f"limits.{key}", value, problem, f"at most {_MAX_PACKET_IDS}")
 
     def _check_filters(self, config: NodeConfig) -> None:
-        """Check that the filters of `expiry` match topics of the node's zone."""
-        for number, rule in enumerate(config.expiry):
-            key, zone = f"expiry[{number}].filter", config.zone
+        """Check that the filters of owners' keys match topics of the node's zone."""
+        filters = {f"expiry[{n}].filter": rule.filter for n, rule in enumerate(config.expiry)}
+        filters |= {f"hold_first[{n}]": one for n, one in enumerate(config.hold_first)}
+        zone = config.zone
+        for key, topic_filter in filters.items():
             if zone is None:
                 remedy = "write it at the owner of these topics"
-                raise self.error(key, rule.filter, "this node owns no zone", remedy)
-            if not may_match_within(rule.filter, zone):
+                raise self.error(key, topic_filter, "this node owns no zone", remedy)
+            if not may_match_within(topic_filter, zone):
                 remedy = f"name topics within {zone!r}, or write it at their owner"
-                raise self.error(key, rule.filter, "matches no topic of the zone", remedy)
+                raise self.error(key, topic_filter, "matches no topic of the zone", remedy)
+        if config.hold_first and config.journal == "none":
+            problem = "keeps nothing for a first subscriber"
+            raise self.error("journal", "none", problem, "write qos12 or all, for hold_first")
 
 
 def _without_none(target: Any) -> Any:

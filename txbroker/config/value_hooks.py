@@ -221,6 +221,13 @@ def _endpoints(value: object, _: object = None) -> tuple[str, ...]:
     return tuple(_endpoint(item) for item in value)
 
 
+def _topic_filters(value: object, _: object = None) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        remedy = "write filters in brackets, such as [home/+/motion]"
+        raise BadValue(value, f"{kind(value)} where a list belongs", remedy)
+    return tuple(_topic_filter(item) for item in value)
+
+
 # -- quantities
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
@@ -326,6 +333,9 @@ def _converter() -> cattrs.Converter:
         converter.register_structure_hook(target, hook)
     converter.register_structure_hook_func(
         lambda target: bool(target == tuple[Endpoint, ...]), _endpoints
+    )
+    converter.register_structure_hook_func(
+        lambda target: bool(target == tuple[TopicFilter, ...]), _topic_filters
     )
     converter.register_structure_hook_func(_CHOICES.__contains__, _choice)
     return converter

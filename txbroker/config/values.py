@@ -195,6 +195,7 @@ class NodeConfig:
     journal: Journaled = "all"
     retention: RetentionLimits = RetentionLimits()
     expiry: tuple[ExpiryRule, ...] = ()
+    hold_first: tuple[TopicFilter, ...] = ()
     unreachable: WhenUnreachable = "outbox"
     roaming: WhenUnknown = "refuse"
     roaming_wait: Seconds = Seconds(3.0)

@@ -179,6 +179,12 @@ class ZoneJournal(Protocol):
     def mark_retained_changed(self, topics: Iterable[str]) -> None:
         """Note that the retained messages of these topics changed."""
 
+    def touched(self) -> set[str]:
+        """Return the held filters that were subscribed to, as far as that is stored."""
+
+    def store_touched(self, filters: Iterable[str]) -> None:
+        """Store that somebody has subscribed to these held filters."""
+
     def store_unclaimed(self, edges: Iterable[str]) -> None:
         """Store the unclaimed inheritances of these edges."""
 

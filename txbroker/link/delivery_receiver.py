@@ -201,6 +201,12 @@ class DeliveryReceiver:
         if self._kind == link_pb2.Batch.GROUP:
             self._on_group_run(run)
             return
+        if self._kind == link_pb2.Batch.RETAINED:
+            # History that the zone held: unlike a retained message, it has no RETAIN.
+            for message in map(run.message, range(run.count)):
+                self._check_topic(message.topic)
+                self.in_turn(partial(self._on_retained, message))
+            return
         ranges = self._next_offsets(run.count)
         if self._publishers is not None:
             name_publishers(run, self._publishers.consume(run.count), self._clients)

@@ -163,6 +163,22 @@ def may_match_within(topic_filter: str, apex: str) -> bool:
     return len(wanted) >= len(levels)
 
 
+def may_meet(one: str, other: str) -> bool:
+    """True if there is a topic that both filters match."""
+    filters = (one, other)
+    if any(f.startswith("$") for f in filters) and any(f.startswith(("+", "#")) for f in filters):
+        return False  # [MQTT-4.7.2-1]
+    levels, others = one.split("/"), other.split("/")
+    for level, against in zip(levels, others, strict=False):
+        if "#" in (level, against):
+            return True
+        if level != against and "+" not in (level, against):
+            return False
+    longer = max(levels, others, key=len)
+    shorter = min(len(levels), len(others))
+    return len(longer) == shorter or longer[shorter] == "#"
+
+
 def apexes_around(topic: str) -> Iterator[str]:
     """Yield every apex that may contain the topic, except the root's, the deepest first."""
     end = len(topic)

@@ -229,6 +229,7 @@ class Node:
             self.authority.wills.forget_old(self._node_base.data_directory.lived())
             if self.authority.serving:
                 self.authority.expire_retained()
+                self.authority.held.look()
         self._edge_role.expire_sessions()
         if self._owner is None:
             self._trim()

@@ -33,6 +33,7 @@ class OwnerRole:
         self.authority.wills.expect(node_base.config.will_after)
         self.store.wire(self.authority)
         self.authority.expiry.set((one.filter, one.after) for one in node_base.config.expiry)
+        self.authority.held.set(node_base.config.hold_first)
         self.authority.on_not_retained = lambda: node_base.counters.add("retained.over_limit")
         self.apply()
 

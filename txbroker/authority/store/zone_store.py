@@ -57,6 +57,7 @@ second's flood of retained messages delayed all other work by a tenth of the nex
 
 _CHECKPOINT = b"checkpoint"
 _ABSORBED = b"absorbed "
+_TOUCHED = b"touched "
 
 
 class ZoneStore:
@@ -220,6 +221,16 @@ class ZoneStore:
         for topic in topics:
             self._changed.add(topic)
             self._changed_size += self._authority.retained.size_of(topic) or 0
+
+    def touched(self) -> set[str]:
+        """Return the held filters that were subscribed to."""
+        names = (name for name, _ in self._state.items() if name.startswith(_TOUCHED))
+        return {name.removeprefix(_TOUCHED).decode() for name in names}
+
+    def store_touched(self, filters: Iterable[str]) -> None:
+        """Store that these held filters were subscribed to; durable with the next commit."""
+        for topic_filter in filters:
+            self._state.put(_TOUCHED + topic_filter.encode(), b"1")
 
     def store_unclaimed(self, edges: Iterable[str]) -> None:
         """Store the unclaimed inheritances of these edges; durable with the next commit."""

@@ -132,8 +132,12 @@ class _Feed:
     @property
     def has_room(self) -> bool:
         """True if the connected client reads more, or if the rest has no reader any more."""
+        if self._is_unwanted:
+            return True
+        if self._subscription.is_held:
+            return False  # the first messages leave after the SUBACK, and come before the rest
         sink = self._session.sink
-        if sink is None or self._is_unwanted:
+        if sink is None:
             return True
         return sink.packet_writer.has_room and self._session.sender.queued < QUEUE_HIGH_MARK
 
@@ -155,7 +159,8 @@ class _Feed:
             except StopIteration:
                 return False
             if message is not None:
-                deliver_once(self._session, self._subscription, message, retain=True)
+                is_retained = message.retain  # history that a zone held is not
+                deliver_once(self._session, self._subscription, message, retain=is_retained)
             if self._feeds.is_over():
                 return True
         return False

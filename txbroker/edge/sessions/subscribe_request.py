@@ -124,9 +124,7 @@ class SubscribeRequest:
             session.places.add(Cursor(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
             session.places.add(Cursor(place.part, place.offset))
-        if topic_filter not in self.unretained:
-            give = partial(self.deliver, subscription, retain=True)
-            self.feeds.start(session, subscription, retained, give)
+        self.feeds.start(session, subscription, retained, partial(self.deliver_shown, subscription))
         if self.acknowledge is None:
             if self.recording is not None and topic_filter in self.fresh:
                 self.recording.began(session, subscription, place)
@@ -137,7 +135,11 @@ class SubscribeRequest:
         """Deliver a retained message that precedes the zone's answer."""
         subscription = self.subscriptions.get(topic_filter)
         if subscription is not None:
-            self.deliver(subscription, message, retain=True)
+            self.deliver_shown(subscription, message)
+
+    def deliver_shown(self, subscription: Subscription, message: Message) -> None:
+        """Deliver what an answer brings: a retained message, or one that the zone has held."""
+        self.deliver(subscription, message, retain=message.retain)
 
     def drop_zone(self, topic_filter: str, apex: str) -> None:
         """Stop awaiting a zone that the filter no longer touches."""
