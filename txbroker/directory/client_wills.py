@@ -7,10 +7,15 @@ of the client's id then publishes the will, unless a keeper knows a newer sessio
 
 A node that starts publishes the wills of its own earlier lives after the same time, under the same
 condition. Several nodes may publish one will: the will's id lets its owner accept the will once.
+
+A will with a delay is due when the delay has passed, too: for a keeper since it last heard of the
+node, for the node itself since it started. The will of a session that ends with its connection has
+no delay.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -156,7 +161,7 @@ class WillWatch:
         self._now = now
         self._start = now()
         self._next: dict[str, float] = {}
-        self._is_own_due = True
+        self._own_due_at = self._start + after
         self._told: dict[str, dict[str, list[WillSent]]] = {}
 
     # from the directory
@@ -180,8 +185,8 @@ class WillWatch:
                 procedures.append((("wills", node), self._execute(node)))
         for node in self._sent_wills.nodes():
             procedures.append((("wills back", node), self._notify_returned(node)))
-        if self._is_own_due and now - self._start >= self._after:
-            self._is_own_due = False
+        if now >= self._own_due_at:
+            self._own_due_at = math.inf
             procedures.append((("own wills",), self._execute_own()))
         return procedures
 
@@ -206,7 +211,13 @@ class WillWatch:
         self._silence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}
-        mine = yield from self._mine(node, self._replica.entries.with_wills(node))
+        since = self._silence.last_heard(node)
+        entries = tuple(
+            entry
+            for entry in self._replica.entries.with_wills(node)
+            if begun >= since + _delay_of(entry)
+        )
+        mine = yield from self._mine(node, entries)
         for first in range(0, len(mine), CHUNK):
             yield from self._publish(node, mine[first : first + CHUNK], begun)
             yield Pause(seconds=0.0)
@@ -276,7 +287,13 @@ class WillWatch:
 
     def _execute_own(self) -> Procedure[None]:
         """Publish the wills of connections of this node's earlier lives."""
-        left = self._own.of_earlier_lives()
+        now, left = self._now(), []
+        for client_id, directory_will in self._own.of_earlier_lives():
+            due_at = self._start + directory_will.will.delay
+            if due_at <= now:
+                left.append((client_id, directory_will))
+            else:
+                self._own_due_at = min(self._own_due_at, due_at)
         for first in range(0, len(left), CHUNK):
             part = left[first : first + CHUNK]
             newer = yield from self._newer(
@@ -323,6 +340,12 @@ class WillWatch:
         if calls:
             yield SendRequest(calls=calls, take=take)
         return newer
+
+
+def _delay_of(entry: DirectoryEntry) -> int:
+    """Return the seconds for which the client may come back without a will."""
+    will = entry.testament
+    return 0 if will is None or not entry.persistent else will.will.delay
 
 
 def _name(node: str, client_id: str) -> bytes:
