@@ -128,6 +128,7 @@ class CommitRecorder:
             commit=self,
             lived=lambda: WALL + int(timers.now() * 1e6),
             now=timers.now,
+            message_clock=lambda: WALL + int(timers.now() * 1e6),
         )
 
     @property

@@ -172,6 +172,7 @@ class EdgeRole:
                 commit=node_base.data_directory.committer,
                 lived=node_base.data_directory.lived,
                 now=node_base.reactor.seconds,
+                message_clock=node_base.data_directory.message_clock,
             ),
             reader=self.reader,
             outbox_store=node_base.data_directory.outboxes,

@@ -303,6 +303,7 @@ class Disk:
             commit=self.committer,
             lived=lambda: WALL,
             now=alarms.now,
+            message_clock=lambda: WALL,
         )
 
     def flush(self) -> None:

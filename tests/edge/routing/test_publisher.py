@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from tests.support.clock import Clock
 from tests.support.edge_bench import forget_cuts
 from tests.support.keeping import CommitRecorder
@@ -68,6 +70,7 @@ class Bench:
             outboxes=outboxes,
             congestion=self.congestion,
             holds=True,
+            now=self.clock.now,
         )
         outboxes.wire(self.publisher)
         for apex in ("", *apexes):
@@ -422,3 +425,24 @@ def test_redistribution_keeps_the_order_of_each_zone() -> None:
     bench.publisher.redistribute([Publication(message) for message in messages])
 
     assert (["1", "3", "4"], ["2", "5"]) == (bench.waiting("a"), bench.waiting("b"))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_message_ages_while_it_waits(qos: int) -> None:
+    """For credit, and in doubt after a broken link; it is never sent with more than is left."""
+    bench = Bench()
+    port = bench.connect("")
+    port.credit = False
+    message = Message("x", b"1", qos, properties=b"\x02\0\0\0\x0a")
+    publication = Publication(message)
+    bench.publisher.publish(publication)
+    bench.clock.advance(3.5)
+    port.credit = True
+    bench.publisher.flush(bench.route(""))
+    assert 7 == publication.message.expiry
+    if qos:
+        bench.lose("")
+        bench.clock.advance(10.0)
+        bench.connect("")
+        assert 0 == publication.message.expiry
+    assert [("", "1")] * (1 + qos) == publishes(bench.events)

@@ -77,5 +77,23 @@ def test_messages_that_no_journal_has_keep_their_properties() -> None:
     assert entry.message is not None
     assert (b"p", properties) == (entry.message.payload, entry.message.properties)
 
-    stored = state_pb2.StoredFlow.FromString(encode_numbered(entry))
+    stored = state_pb2.StoredFlow.FromString(encode_numbered(entry, 0.0, 0))
     assert (b"p", properties) == (stored.payload, stored.properties)
+
+
+def test_messages_that_no_journal_has_age_over_a_restart() -> None:
+    """While they wait before it, by the session's clock, and on the disk by that of messages."""
+    message = Message("t", b"p", 1, properties=b"\x02\x00\x00\x00\x64")
+    entry = OutboundMessage(message, 1, False, number=1)
+    entry.begin_to_wait(1000.0)
+    value = encode_numbered(entry, 1010.0, 5_000_000)
+    window = state_pb2.StoredWindow(held_first=1, held=1).SerializeToString()
+
+    for clock, left in ((5_000_000, 90), (35_500_000, 60), (200_000_000, 0), (1, 90)):
+        restored = decode_window(window, session_with({}), {1: value}.get, clock)
+        (found,) = restored.held
+        assert found.message is not None and found.message.expiry == left
+        session = session_with({})
+        session.restore(restored.flows, restored.held, [], 0)
+        (waiting,) = session.durable_sender.held()
+        assert waiting.until is not None

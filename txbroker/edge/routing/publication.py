@@ -22,13 +22,15 @@ class Publication:
     A message on its way to its owner.
 
     `flow` is the client's packet id and its state, None for QoS 0. `done` is called when the owner
-    has accepted a QoS 1/2 message, or when an outbox has made it durable.
+    has accepted a QoS 1/2 message, or when an outbox has made it durable. `expires_at`: the moment
+    at which the message expires, if it does.
     """
 
     message: Message
     session: Session | None = None
     flow: InboundPublish | None = None
     done: Callable[[], None] | None = None
+    expires_at: float | None = None
 
     count: ClassVar[int] = 1
 
@@ -64,6 +66,17 @@ class Publication:
         if self.flow is None or self.session is None:
             return False
         return self.session.is_over and not self.session.clean
+
+    def begin(self, now: float) -> None:
+        """Note when the message expires: it has come now."""
+        expiry = self.message.expiry
+        if expiry is not None and self.expires_at is None:
+            self.expires_at = now + expiry
+
+    def age(self, now: float) -> None:
+        """Take off the interval for how long the message was here; 0: it has expired."""
+        if self.expires_at is not None:
+            self.message = self.message.with_expiry(max(self.expires_at - now, 0.0))
 
     def settle(self) -> None:
         """Acknowledge the publish to its client: the message is safe at its owner, or here."""

@@ -45,6 +45,7 @@ class Publisher:
         outboxes: OutboxManager,
         congestion: ClientBackpressure,
         holds: bool,
+        now: Callable[[], float],
     ) -> None:
         """
         `holds`: unsent publishes wait in memory for their owner, unacknowledged, and use no outbox.
@@ -55,6 +56,7 @@ class Publisher:
         self._outboxes = outboxes
         self._congestion = congestion
         self._holds = holds
+        self._now = now
         self._held = HeldPublishes()
         self._pass_on: Callable[[Run], bool] | None = None
 
@@ -81,6 +83,8 @@ class Publisher:
 
     def publish(self, publication: Publication) -> None:
         """Send a publish to its owner, or queue it where it has to wait."""
+        if publication.message.properties:
+            publication.begin(self._now())
         route = self._zones.find(publication.message.topic)
         queue = route.queue
         if publication.message.qos and self._must_queue(route, publication):
@@ -282,7 +286,7 @@ class Publisher:
         """Send waiting publishes as far as credit allows; none may pass a publish in doubt."""
         if not route.queue.is_clear:
             route.queue.look_at_drains()
-            route.send_waiting()
+            route.send_waiting(self._now())
         self.use_freed_room()
 
     def on_unreachable(self, route: Route) -> None:
@@ -349,6 +353,7 @@ class Publisher:
     ) -> bool:
         if self._holds:
             return False
+        publication.age(self._now())
         outboxes = self._outboxes
         is_put = outboxes.has_room(route) and outboxes.store(route, publication, origin)
         self._congestion.is_full = not is_put

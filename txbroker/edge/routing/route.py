@@ -210,11 +210,14 @@ class Route:
             port.publish_run(item)
         return True
 
-    def send_waiting(self) -> None:
+    def send_waiting(self, now: float) -> None:
         """Send waiting publishes as far as credit allows; none may pass a publish in doubt."""
         queue = self.queue
         while queue.is_ready and self._port is not None and self._port.has_credit():
-            self.send(queue.next_waiting())
+            item = queue.next_waiting()
+            if isinstance(item, Publication):
+                item.age(now)
+            self.send(item)
 
     # from the resolver
 

@@ -128,6 +128,7 @@ class Edge:
             outboxes=self.outboxes,
             congestion=self.congestion,
             holds=limits.holds,
+            now=timers.now,
         )
         self.outboxes.wire(self.publisher)
         self.slices = Slices(timers.now, again)

@@ -152,7 +152,7 @@ def encode_window(session: Session, *, whole: bool = False, publishes: bool = Tr
     """
     sender = session.durable_sender
     window = state_pb2.StoredWindow(last_id=sender.last_id)
-    index = _Parts(window)
+    index = _Parts(window, session.now())
     index.add_flows(sender.flows(), whole=whole)
     held = list(sender.held())
     if whole:
@@ -188,10 +188,16 @@ def decode_publish(value: bytes) -> InboundPublish:
     return _publish(state_pb2.StoredPublish.FromString(value))
 
 
-def encode_numbered(entry: OutboundMessage) -> bytes:
-    """Encode a message that cannot be read again."""
+def encode_numbered(entry: OutboundMessage, now: float, kept_at: int) -> bytes:
+    """
+    Encode a message that cannot be read again, with what is left of its interval `now`.
+
+    `kept_at`: the same moment by the node's message clock, which goes on over a restart.
+    """
     flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain, identifiers=entry.identifiers)
-    _add_message(flow, entry)
+    _add_message(flow, entry.aged(now))
+    if entry.until is not None:
+        flow.kept_at = kept_at
     return flow.SerializeToString()
 
 
@@ -206,9 +212,13 @@ class RestoredWindow:
 
 
 def decode_window(
-    value: bytes, session: Session, numbered: Callable[[int], bytes | None]
+    value: bytes, session: Session, numbered: Callable[[int], bytes | None], clock: int = 0
 ) -> RestoredWindow:
-    """Restore the session's cursors; `numbered` finds the messages that are stored by number."""
+    """
+    Restore the session's cursors; `numbered` finds the messages that are stored by number.
+
+    `clock`: the reading of the node's message clock.
+    """
     window = state_pb2.StoredWindow.FromString(value)
     parts = [_part(part) for part in window.parts]
     for kept in window.cursors:
@@ -227,9 +237,9 @@ def decode_window(
         session.places.set_had(part, (*session.places.had.get(part, ()), _had(stored)))
     for aside in window.cut_off:
         session.places.suspend(parts[aside.part], aside.offset)
-    flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered)]
+    flows = [flow for stored in window.flows for flow in _flows(stored, parts, numbered, clock)]
     numbers = range(window.held_first, window.held_first + window.held)
-    held = [_numbered(number, numbered(number)) for number in numbers]
+    held = [_numbered(number, numbered(number), clock) for number in numbers]
     return RestoredWindow(
         flows=[(packet_id, entry) for packet_id, entry in flows if packet_id and entry is not None],
         held=[entry for packet_id, entry in flows if not packet_id and entry is not None]
@@ -279,10 +289,11 @@ def check_move(value: bytes) -> None:
 
 
 class _Parts:
-    """The parts that a window refers to, each written once."""
+    """The parts that a window refers to, each written once; messages are written as of `now`."""
 
-    def __init__(self, window: state_pb2.StoredWindow) -> None:
+    def __init__(self, window: state_pb2.StoredWindow, now: float) -> None:
         self._window = window
+        self._now = now
         self._index: dict[JournalId, int] = {}
 
     def of(self, part: JournalId) -> int:
@@ -326,7 +337,7 @@ class _Parts:
         if place is not None:
             flow.part, flow.offset = self.of(place.part) + 1, place.offset
         elif whole:
-            _add_message(flow, entry)
+            _add_message(flow, entry.aged(self._now))
         else:
             flow.number = entry.number
 
@@ -349,8 +360,7 @@ def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
     return there.offset - here.offset
 
 
-def _add_message(flow: state_pb2.StoredFlow, entry: OutboundMessage) -> None:
-    message = entry.message
+def _add_message(flow: state_pb2.StoredFlow, message: Message | None) -> None:
     if message is not None:
         flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
         flow.properties = message.properties
@@ -416,10 +426,13 @@ def _sent_as(mark: state_pb2.StoredMark) -> tuple[StreamKey, int]:
 
 
 def _flows(
-    stored: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
+    stored: state_pb2.StoredFlow,
+    parts: list[JournalId],
+    numbered: Callable[[int], bytes | None],
+    clock: int,
 ) -> Iterator[tuple[int, OutboundMessage | None]]:
     """Yield packet ids with their messages: one, or a run of them."""
-    entry = _flow(stored, parts, numbered)
+    entry = _flow(stored, parts, numbered, clock)
     yield stored.packet_id, entry
     if entry is not None and entry.place is not None:
         part, offset = entry.place
@@ -429,11 +442,14 @@ def _flows(
 
 
 def _flow(
-    flow: state_pb2.StoredFlow, parts: list[JournalId], numbered: Callable[[int], bytes | None]
+    flow: state_pb2.StoredFlow,
+    parts: list[JournalId],
+    numbered: Callable[[int], bytes | None],
+    clock: int,
 ) -> OutboundMessage | None:
     """Decode a message in flight; None if it was stored by number and its value is missing."""
     if flow.number:
-        entry = _numbered(flow.number, numbered(flow.number))
+        entry = _numbered(flow.number, numbered(flow.number), clock)
         if entry is None:
             return None
         entry.released = flow.released
@@ -448,12 +464,16 @@ def _flow(
     return entry
 
 
-def _numbered(number: int, value: bytes | None) -> OutboundMessage | None:
+def _numbered(number: int, value: bytes | None, clock: int) -> OutboundMessage | None:
     if value is None:
         return None
     flow = state_pb2.StoredFlow.FromString(value)
+    message = _message(flow)
+    expiry = message.expiry
+    if flow.kept_at and expiry is not None:
+        message = message.with_expiry(expiry - max(clock - flow.kept_at, 0) / 1e6)
     return OutboundMessage(
-        _message(flow),
+        message,
         flow.qos,
         flow.retain,
         None,

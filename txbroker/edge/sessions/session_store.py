@@ -77,7 +77,9 @@ class SessionStore:
         commit: SessionCommit,
         lived: Callable[[], int],
         now: Callable[[], float],
+        message_clock: Callable[[], int],
     ) -> None:
+        """`message_clock`: what ages messages, in microseconds; it goes on over a restart."""
         self._sessions = sessions
         self._windows = windows
         self._filters = SessionRows(filters)
@@ -89,6 +91,7 @@ class SessionStore:
         self._commit = commit
         self._lived = lived
         self._now = now
+        self._message_clock = message_clock
         self._changed: dict[Session, None] = {}
         self._rarely: dict[Session, None] = {}
         self._groups: deque[list[tuple[Session, list[int]]]] = deque()
@@ -284,6 +287,7 @@ class SessionStore:
             self._windows.get(name) or b"",
             session,
             lambda number: self._messages.get(_numbered(name, number)),
+            self._message_clock(),
         )
         rows = [decode_publish(value) for _, value in self._publishes.of(session.number)]
         publishes = window.publishes + rows
@@ -318,7 +322,8 @@ class SessionStore:
             name = session.client_id.encode()
             new, gone = session.durable_sender.numbering.dequeue_changes()
             for entry in new:
-                self._messages.put(_numbered(name, entry.number), encode_numbered(entry))
+                value = encode_numbered(entry, session.now(), self._message_clock())
+                self._messages.put(_numbered(name, entry.number), value)
             for number in gone:
                 self._messages.delete(_numbered(name, number))
             self._put_window(name, session)

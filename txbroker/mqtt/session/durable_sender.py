@@ -89,7 +89,7 @@ class DurableSender(BaseSender):
             window.flights[packet_id] = entry
             window.flight_size += entry.size
         for entry in held:
-            window.wait(entry)
+            self._wait(window, entry)
         if not window.is_empty:
             self.window = window
             self.numbering.restore((*window.flights.values(), *window.held))

@@ -90,6 +90,12 @@ class OutboundMessage:
         expiry = None if self.message is None else self.message.expiry
         self.until = None if expiry is None else now + expiry
 
+    def aged(self, now: float) -> Message | None:
+        """Return the message with what is left of its interval."""
+        if self.until is None or self.message is None:
+            return self.message
+        return self.message.with_expiry(self.until - now)
+
     def end_to_wait(self, now: float) -> bool:
         """Take the time for which the message waited off its interval; return False: it expired."""
         if self.until is None or self.message is None:
