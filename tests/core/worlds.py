@@ -9,6 +9,7 @@ from typing import Any
 from tests.core.cores import Client, Session, answer
 from txbroker.core.reference.link import COUNT
 from txbroker.mqtt.wire.framing import Framer
+from txbroker.mqtt.wire.property_list import LISTED_LEVEL
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 NAMES = ["x", "y", "z"]
@@ -69,6 +70,8 @@ class World:
             self.core, self.router, name, clean=name != "z", max_packet=400_000, level=level
         )
         client.session = SESSIONS[name]
+        client.packet_writer.alias_maximum = 2 if level >= LISTED_LEVEL else 0
+        client.packet_reader.leaves_text = name == "y"
         self._open(client, client.flows)
         return client
 

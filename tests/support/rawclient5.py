@@ -36,6 +36,11 @@ class RawClient5(RawConnection[Publish | Answer]):
         self.connack = Answer(kind=CONNACK)
         self._aliases: dict[int, str] = {}
 
+    @property
+    def aliases(self) -> list[int]:
+        """The topic aliases that the server has used on this connection."""
+        return sorted(self._aliases)
+
     # conversations
 
     def connect(self, client_id: str | bytes = "", **options: Any) -> Answer:

@@ -189,6 +189,14 @@ def test_server_sends_no_alias_unasked(brokers5: Bench5) -> None:
         pub.publish(brokers5.topic(), b"%d" % number)
         assert not plain.expect_publish(brokers5.topic(), b"%d" % number).properties
         able.expect_publish(brokers5.topic(), b"%d" % number)
+    assert ([], [1]) == (plain.aliases, able.aliases)
+    many = brokers5.subscriber(brokers5.topic("#"), properties=[(wire5.ALIAS_MAXIMUM, 2)])
+    for number in range(4):
+        for topic in "abc":
+            pub.publish(brokers5.topic(topic), b"%d" % number, properties=ALL)
+    topics = [message.topic for message in many.take(12)]
+    assert [brokers5.topic(topic) for topic in "abc"] * 4 == topics
+    assert [1, 2] == many.aliases
 
 
 @level5_statement("MQTT-3.3.4-6", "MQTT-3.3.2-14", "MQTT-4.13.1-1")

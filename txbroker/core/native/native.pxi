@@ -197,6 +197,13 @@ cdef extern from "native/plans.hpp" namespace "txbroker" nogil:
         uint32_t set_for(uint32_t number, Kind kind) except +
         void clear() except +
 
+cdef extern from "native/aliases.hpp" namespace "txbroker" nogil:
+    const size_t ALIAS_GROWTH "txbroker::Aliases::GROWTH"
+
+    cppclass Aliases:
+        Aliases(uint16_t most) except +
+        cbool put(const Byte* packet, size_t size, string& made) except +
+
 cdef extern from "native/window.hpp" namespace "txbroker" nogil:
     const size_t HIGH_MARK
     const size_t QUEUE_BYTES
@@ -222,6 +229,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         size_t packet_size()
         size_t head_size()
         size_t put_head(char* start)
+        size_t put(char* start)
 
     cppclass Waiting:
         int64_t offset

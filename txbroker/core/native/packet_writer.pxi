@@ -18,6 +18,8 @@ cdef class PacketWriter:
     cdef public object connection
     cdef Output output
     cdef Window* window  # NULL until something is to be kept in it
+    cdef Aliases* aliases  # NULL where the client offers none
+    cdef uint16_t most_aliases
     cdef uint64_t memory
     cdef public uint64_t dropped
     cdef readonly uint64_t written
@@ -42,6 +44,7 @@ cdef class PacketWriter:
     def __dealloc__(self):
         cdef size_t place = 0
         cdef Waiting waiting
+        del self.aliases
         if self.window == NULL:
             return
         if self.router is not None:
@@ -50,6 +53,17 @@ cdef class PacketWriter:
                 self.router.part_uses[waiting.part] -= 1
                 self.window.queue.pop()
         del self.window
+
+    @property
+    def alias_maximum(self):
+        """As in the reference."""
+        return self.most_aliases
+
+    @alias_maximum.setter
+    def alias_maximum(self, uint16_t most):
+        del self.aliases
+        self.aliases = new Aliases(most) if most else NULL
+        self.most_aliases = most
 
     # output
 
@@ -120,17 +134,33 @@ cdef class PacketWriter:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""
         cdef Stretch some = run.stretch(index, stop, self.has_lists())
         cdef bint are_small = not self.max_packet or some.size <= self.max_packet
-        if are_small and not self.is_shut and self.output.size() + some.size <= self.most():
+        if are_small and self.aliases == NULL and not self.is_shut and self.output.size() + some.size <= self.most():
             self.note()
             self.output.share(some.owner, some.at, some.size)
             return self.note_output()
         for index in range(index, stop):
             some = run.stretch(index, index + 1, self.has_lists())
             if self.is_accepted(some.size) and self.may_go():
-                self.note()
-                self.output.share(some.owner, some.at, some.size)
-                self.note_output()
+                self.put_one(some.owner, some.at, some.size)
         return 0
+
+    cdef int put_one(self, PyObject* owner, const char* at, size_t size) except -1:
+        """Put a PUBLISH of QoS 0, which lies in `owner` if that is not NULL, into the output."""
+        cdef string made
+        self.note()
+        if self.has_alias(at, size, made):
+            self.output.append(made.data(), made.size())
+        elif owner != NULL:
+            self.output.share(owner, at, size)
+        else:
+            self.output.append(at, size)
+        return self.note_output()
+
+    cdef bint has_alias(self, const char* at, size_t size, string& made) except -1:
+        """Whether a packet goes with an alias; `made` is what goes then."""
+        if self.aliases == NULL or (self.max_packet and size + ALIAS_GROWTH > self.max_packet):
+            return False
+        return self.aliases.put(<const Byte*>at, size, made)
 
     cdef bint has_lists(self) noexcept:
         """Whether its packets have property lists."""
@@ -156,7 +186,7 @@ cdef class PacketWriter:
         """Send a packet that may be dropped; False: it was, and counted."""
         is_sent = self.is_accepted(PyBytes_GET_SIZE(packet)) and self.may_go()
         if is_sent:
-            self.put(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
+            self.put_one(NULL, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet))
         self.router.notify_output()
         return is_sent
 

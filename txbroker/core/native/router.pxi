@@ -593,12 +593,18 @@ cdef class Router:
         self, PacketWriter packet_writer, const Content& content, uint32_t part, int64_t offset
     ) except -1:
         """Give one message to one client; False: it cannot get it straight."""
+        cdef string whole
         if not packet_writer.is_direct or (content.qos and not packet_writer.has_window):
             return False
         if content.qos:
             packet_writer.is_direct = packet_writer.put_qos12(content, part, offset)
             return packet_writer.is_direct
         if packet_writer.is_accepted(content.packet_size()) and packet_writer.may_go():
+            if packet_writer.aliases != NULL:
+                whole.resize(content.packet_size())
+                content.put(&whole[0])
+                packet_writer.put_one(NULL, whole.data(), whole.size())
+                return True
             packet_writer.note()
             content.put_head(packet_writer.output.extend(content.head_size()))
             packet_writer.output.share(content.owner, content.payload, content.payload_size)

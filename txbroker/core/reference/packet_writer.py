@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from txbroker.core.reference.aliases import GROWTH, Aliases
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
@@ -86,6 +87,7 @@ class PacketWriter:
     - `level`: the client's level of MQTT; below 5 its packets have no property lists.
     - `max_packet`: the largest packet in bytes that the client accepts, or 0 for any. Larger ones
       are discarded for this client alone, and counted in `too_large`, which is news.
+    - `alias_maximum`: how many topic aliases packets of QoS 0 may use; for clients of level 5.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class PacketWriter:
         self.level = 4
         self.max_packet = 0
         self.too_large = 0
+        self.alias_maximum = 0
         self.written = 0
         self.fills = 0
         self.descriptor = -1
@@ -113,6 +116,7 @@ class PacketWriter:
         self._on_full = on_full
         self._on_fill = on_fill
         self._output = bytearray()
+        self._aliases: Aliases | None = None
         self._inflight = 0
         self._memory = 0
         self._flights: dict[int, Flight] = {}
@@ -159,7 +163,7 @@ class PacketWriter:
             self._note()
             self.dropped += 1
             return False
-        self.send(packet)
+        self.send(self._aliased(packet))
         return True
 
     def send_run(self, run: Run) -> None:
@@ -452,6 +456,15 @@ class PacketWriter:
         self._note()
         self.too_large += 1
         return False
+
+    def _aliased(self, packet: bytes) -> bytes:
+        """Return a PUBLISH of QoS 0 with an alias, if it gets one."""
+        has_room = not self.max_packet or len(packet) + GROWTH <= self.max_packet
+        if not self.alias_maximum or not has_room:
+            return packet
+        if self._aliases is None:
+            self._aliases = Aliases(self.alias_maximum)
+        return self._aliases.put(packet)
 
     def _note(self) -> None:
         if not self.is_noted:

@@ -468,6 +468,8 @@ class MqttProtocol(ConnectionLifetime):
         """Note what the client can receive, before the first packet goes to it."""
         self._is_brief = asked.request_problem_information is False
         self.packet_writer.max_packet = asked.maximum_packet_size or 0
+        most = self._service.topic_aliases
+        self.packet_writer.alias_maximum = min(asked.topic_alias_maximum or 0, most)
         self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
 
     def _turn_away(self) -> None:
