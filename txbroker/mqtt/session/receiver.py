@@ -203,12 +203,11 @@ class SessionReceiver:
         if self._flows.get(flow.packet_id) is flow:
             self._release(flow.packet_id)
 
-    def refuse(self, flow: InboundPublish, answer: bytes) -> None:
-        """End the exchange of a publish that was sent to no owner: each packet gets `answer`."""
+    def refuse(self, flow: InboundPublish, answer: Callable[[], object]) -> None:
+        """End the exchange of a publish that was sent to no owner: `answer` each of its packets."""
         if self._flows.get(flow.packet_id) is flow:
-            sink = self._session.sender.sink
-            if sink is not None:
-                sink.packet_writer.send(answer * flow.owed)
+            for _ in range(flow.owed):
+                answer()
             self._release(flow.packet_id)
             self._give_up(flow)
 

@@ -238,15 +238,11 @@ class ConnectionLifetime:
 
     def _send_answer(self, packet: Answer) -> bool:
         """Send an answer, as far as the client accepts it; return False if it is too large."""
-        data = self._encode_answer(packet)
+        most, level = self.packet_writer.max_packet, self._level
+        data = encode_answer(packet, most, is_brief=self._is_brief, level=level)
         if data:
             self.packet_writer.send(data)
         return len(data) > 0
-
-    def _encode_answer(self, packet: Answer) -> bytes:
-        """Encode an answer, as far as the client accepts it; no bytes if it is too large."""
-        most, level = self.packet_writer.max_packet, self._level
-        return encode_answer(packet, most, is_brief=self._is_brief, level=level)
 
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())

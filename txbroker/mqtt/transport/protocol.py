@@ -585,9 +585,8 @@ class MqttProtocol(ConnectionLifetime):
             return True
         flows = self._service.edge.publisher.take_back(session)
         for flow in flows:
-            code = ReasonCode.QUOTA_EXCEEDED
-            answer = refusal(flow.packet_id, flow.qos, code, NO_ROOM)
-            session.receiver.refuse(flow, self._encode_answer(answer))
+            answer = refusal(flow.packet_id, flow.qos, ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
+            session.receiver.refuse(flow, partial(self._send_answer, answer))
         self._service.counters.add("publish.refused.quota", len(flows))
         if flows:
             hold.note_refusal()
