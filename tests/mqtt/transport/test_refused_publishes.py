@@ -95,6 +95,25 @@ def test_disk_without_room_is_told(qos: int) -> None:
     assert ["6"] == bench.published()
 
 
+def test_repeat_of_a_stored_publish_is_not_refused() -> None:
+    """Its owner has it: the client would take it for lost. The connection ends as an older one."""
+    bench = Bench()
+    client = client_of(bench)
+    client.say(publish(b"1", 1, 2))
+    bench.edge.edge.publisher.on_accepted(bench.edge.route("x"), 1)
+    bench.turn.end()
+    assert [("PUBREC", 1, 0)] == client.codes()
+    bench.set_disk(FULL)
+    client.say(publish(b"2", 2))
+    bench.clock.advance(HOLD_TIMEOUT + 0.1)
+    assert [("PUBACK", 2, QUOTA)] == client.codes()
+
+    client.say(publish(b"1", 1, 2, dup=True))
+    bench.clock.advance(HOLD_TIMEOUT + 0.1)
+
+    assert [("DISCONNECT", 0, QUOTA)] == client.codes()
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_outbox_without_room_is_told(qos: int) -> None:
     """The same for publishes that wait for an owner that is away."""

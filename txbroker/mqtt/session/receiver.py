@@ -203,6 +203,10 @@ class SessionReceiver:
         if self._flows.get(flow.packet_id) is flow:
             self._release(flow.packet_id)
 
+    def is_open(self, packet_id: int) -> bool:
+        """True if a publish with this packet id is open: a repeat of it may be stored already."""
+        return packet_id in self._flows or self.plain.get(packet_id) is not None
+
     def refuse(self, flow: InboundPublish, answer: Callable[[], object]) -> None:
         """End the exchange of a publish that was sent to no owner: `answer` each of its packets."""
         if self._flows.get(flow.packet_id) is flow:

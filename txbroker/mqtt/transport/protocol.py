@@ -530,9 +530,9 @@ class MqttProtocol(ConnectionLifetime):
             self._refuse_text(packet)
         elif (
             packet.qos
-            and service.watermark.is_short
             and self._hold is not None
             and self._hold.is_spent
+            and self._may_refuse(session, packet)
         ):
             self._refuse_publish(packet)
         elif packet.qos and (
@@ -565,6 +565,11 @@ class MqttProtocol(ConnectionLifetime):
         self._made_hold().note_refusal()
         self._send_refusal(packet, ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
 
+    def _may_refuse(self, session: Session, packet: Publish) -> bool:
+        """True if a publish waits for the disk, and nothing of it can be stored yet."""
+        assert packet.packet_id is not None
+        return self._service.watermark.is_short and not session.receiver.is_open(packet.packet_id)
+
     def _send_refusal(self, packet: Publish, code: int, reason: str) -> None:
         assert packet.packet_id is not None
         self._send_answer(refusal(packet.packet_id, packet.qos, code, reason))
@@ -577,8 +582,8 @@ class MqttProtocol(ConnectionLifetime):
         if self._level < LEVEL_5 or session is None:
             return False
         if hold.refused is not None:
-            if not self._service.watermark.is_short:
-                return False  # it waits for publishes at an earlier node of the session
+            if not self._may_refuse(session, hold.refused):
+                return False
             packet = hold.dequeue_refused()
             assert packet is not None
             self._refuse_publish(packet)
