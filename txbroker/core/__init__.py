@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 # Both cores have the same marks.
 from txbroker.core.reference.columns import Filled
 from txbroker.core.reference.packet_writer import HIGH_MARK, QUEUE_HIGH_MARK
+from txbroker.core.reference.property_columns import FilledProperties
 from txbroker.core.reference.sockets import BATCH, FED, READ_SIZE, Way
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Columns",
     "Router",
     "Filled",
+    "FilledProperties",
     "Flows",
     "PacketReader",
     "LinkReader",

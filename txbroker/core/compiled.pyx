@@ -18,7 +18,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.math cimport INFINITY, ceil
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libcpp cimport bool as cbool
 from libcpp.algorithm cimport partial_sort, stable_sort
@@ -37,9 +37,11 @@ from posix.time cimport (
 import os
 
 from txbroker.core.reference.columns import CACHE as _CACHE
+from txbroker.core.reference.columns import FULL as _FULL
 from txbroker.core.reference.columns import LAST as _LAST
 from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
+from txbroker.core.reference.property_columns import FilledProperties as _FilledProperties
 from txbroker.core.reference.router import LEAST as _LEAST
 from txbroker.core.reference.router import MOST_OUTPUTS as _MOST_OUTPUTS
 from txbroker.core.reference.router import OUTPUT_BYTES as _OUTPUT_BYTES

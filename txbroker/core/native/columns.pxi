@@ -32,7 +32,7 @@ cdef class Columns:
             bytes_of(places), PyBytes_GET_SIZE(places),
         )
         if found == FULL:
-            raise OverflowError("columns have room for 2 GiB of topics and of payloads each")
+            raise OverflowError(_FULL)
         if found:
             raise _malformed(first, found)
 
@@ -54,6 +54,7 @@ cdef class Columns:
             taken(data.created),
             taken(data.publisher),
             publishers,
+            properties_of(data.properties, data.count),
         )
         data.clear()
         return filled
@@ -149,6 +150,27 @@ cdef class Sieve:
             memcpy(at, data + one.start, one.end - one.start)
             at += one.end - one.start
         return made
+
+
+cdef object properties_of(PropertyData& data, size_t rows):
+    """As `reference.property_columns.property_columns`."""
+    if not data.rows:
+        return None
+    data.pad(rows)
+    return _FilledProperties(
+        (taken(data.expiry.valid), taken(data.expiry.values)),
+        (taken(data.payload_format.valid), taken(data.payload_format.values)),
+        texts_of(data.content_type),
+        texts_of(data.response_topic),
+        texts_of(data.correlation_data),
+        (taken(data.user_properties.valid), taken(data.user_properties.ends)),
+        (taken(data.names.ends), taken(data.names.data)),
+        (taken(data.values.ends), taken(data.values.data)),
+    )
+
+
+cdef object texts_of(OptionalTexts& column):
+    return taken(column.valid), taken(column.texts.ends), taken(column.texts.data)
 
 
 cdef object taken(Growing& column):

@@ -267,6 +267,40 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         bint complete(uint16_t id)
         bint refuse(uint16_t id)
 
+cdef extern from "native/growing.hpp" namespace "txbroker":
+    cppclass Growing:
+        size_t used
+        PyObject* take()
+
+cdef extern from "native/property_columns.hpp" namespace "txbroker":
+    cppclass OptionalNumbers[Number]:
+        Growing valid
+        Growing values
+
+    cppclass Texts:
+        Growing ends
+        Growing data
+
+    cppclass OptionalTexts:
+        Growing valid
+        Texts texts
+
+    cppclass OptionalPairs:
+        Growing valid
+        Growing ends
+
+    cppclass PropertyData:
+        size_t rows
+        OptionalNumbers[int64_t] expiry
+        OptionalNumbers[int8_t] payload_format
+        OptionalTexts content_type
+        OptionalTexts response_topic
+        OptionalTexts correlation_data
+        OptionalPairs user_properties
+        Texts names
+        Texts values
+        void pad(size_t rows) except +
+
 cdef extern from "native/stored.hpp" namespace "txbroker":
     cbool are_same(const Byte* at, const Byte* other, size_t size)
 
@@ -292,10 +326,6 @@ cdef extern from "native/stored.hpp" namespace "txbroker":
         const Byte* body, size_t size, size_t count, Opened& opened, vector[Packet]& packets
     ) except +
 
-    cppclass Growing:
-        size_t used
-        PyObject* take()
-
     cppclass Publisher:
         string client
         string node
@@ -315,6 +345,7 @@ cdef extern from "native/stored.hpp" namespace "txbroker":
         Growing created
         Growing publisher
         Publishers publishers
+        PropertyData properties
         void set(uint64_t start, uint64_t end, cbool has_payload) except +
         void clear() except +
         Problem add(

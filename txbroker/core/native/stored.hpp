@@ -5,8 +5,10 @@
 #include <string>
 #include <unordered_map>
 
+#include "growing.hpp"
 #include "output.hpp"
 #include "packets.hpp"
+#include "property_columns.hpp"
 
 namespace txbroker {
 
@@ -131,57 +133,6 @@ inline Problem check_places(const Byte* places, size_t size, size_t count) {
     return FINE;
 }
 
-// Bytes that become a Python object without being copied.
-class Growing {
-    PyObject* bytes_ = nullptr;
-    size_t room_ = 0;
-
-public:
-    size_t used = 0;
-
-    Growing() = default;
-    Growing(const Growing&) = delete;
-    Growing& operator=(const Growing&) = delete;
-    ~Growing() { Py_XDECREF(bytes_); }
-
-    char* begin() { return PyBytes_AS_STRING(bytes_); }
-
-    // Room for so many bytes more; where they are to be put.
-    char* reserve(size_t more) {
-        if (!bytes_ || room_ - used < more) {
-            size_t room = std::max(used + more, bytes_ ? room_ + room_ / 2 : size_t(256));
-            // It is gone where it cannot grow.
-            PyObject* grown = bytes_;
-            bytes_ = nullptr;
-            if (!grown) grown = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(room));
-            else if (_PyBytes_Resize(&grown, Py_ssize_t(room)) < 0) grown = nullptr;
-            if (!grown) {
-                PyErr_Clear();
-                used = room_ = 0;
-                throw std::bad_alloc();
-            }
-            bytes_ = grown;
-            room_ = room;
-        }
-        return begin() + used;
-    }
-
-    template <typename Number> Number* reserve_numbers(size_t more) {
-        return reinterpret_cast<Number*>(reserve(more * sizeof(Number)));
-    }
-
-    // What was put in, as an object; null with an exception set.
-    PyObject* take() {
-        PyObject* taken = bytes_;
-        size_t size = used;
-        bytes_ = nullptr;
-        used = room_ = 0;
-        if (!taken) return PyBytes_FromStringAndSize("", 0);
-        if (_PyBytes_Resize(&taken, Py_ssize_t(size)) < 0) return nullptr;
-        return taken;
-    }
-};
-
 struct Publisher {
     std::string client, node;
 };
@@ -258,12 +209,20 @@ class ColumnData {
     uint64_t next_ = 0, end_ = 0;
     bool has_payload_ = true;
     size_t last_topic_ = 0, last_size_ = 0;  // the topic that came last
+    size_t lists_size_ = 0;                  // of all property lists
+
+    // The properties of a batch's record.
+    struct Listed {
+        size_t index, start, size;
+    };
+    std::vector<Listed> listed_;
 
 public:
     static constexpr size_t LARGEST = 0x7FFFFFFF;
     size_t count = 0;
     Growing topic_ends, topics, payload_ends, payloads, qos, retain, offset, created, publisher;
     Publishers publishers;
+    PropertyData properties;
 
     void set(uint64_t start, uint64_t end, bool has_payload) {
         next_ = start;
@@ -274,12 +233,13 @@ public:
 
     // After everything was taken.
     void clear() {
-        count = last_size_ = 0;
+        count = last_size_ = lists_size_ = 0;
         for (Growing* ends : {&topic_ends, &payload_ends}) {
             *ends->reserve_numbers<int32_t>(1) = 0;
             ends->used = sizeof(int32_t);
         }
         publishers.clear();
+        properties.clear();
     }
 
     Problem add(uint64_t first, int64_t time, const Byte* body, size_t size, size_t records,
@@ -315,6 +275,10 @@ private:
             clear_bits();
             return found;
         }
+        for (const Listed& one : listed_) {
+            properties.add(count + one.index, body + one.start, one.size);
+            lists_size_ += one.size;
+        }
         add_rest(first, time, body, records, opened, places_size ? places : nullptr);
         next_ = first + highest + 1;
         return FINE;
@@ -331,8 +295,10 @@ private:
         std::memset(retain.reserve(bits - retain.used), 0, bits - retain.used);
         retain.used = bits;
         char* const flags = retain.begin();
+        listed_.clear();
         // Only when all is looked at it is known to fit: pointers are enough for that.
-        const bool is_tight = topics.used + size > LARGEST || payloads.used + size > LARGEST;
+        const size_t most = std::max({topics.used, payloads.used, lists_size_});
+        const bool is_tight = most + size > LARGEST;
         if (is_tight) {
             if (Problem found = measure(body, size, at, records)) return found;
         }
@@ -356,6 +322,8 @@ private:
                 payload_at += payload_size;
                 payloads.used += payload_size;
             }
+            if (one.properties < one.payload)
+                listed_.push_back({index, one.properties, one.payload - one.properties});
             *payload_end++ = int32_t(payloads.used);
             *level++ = one.first >> 1 & 3;
             if (one.first & 1) flags[(count + index) / 8] |= char(1 << (count + index) % 8);
@@ -366,17 +334,18 @@ private:
 
     // Whether there is room; problems of the packets come first.
     Problem measure(const Byte* body, size_t size, size_t at, size_t records) {
-        size_t of_topics = topics.used, of_payloads = payloads.used;
+        size_t of_topics = topics.used, of_payloads = payloads.used, of_lists = lists_size_;
         Packet one;
         while (records--) {
             if (Problem found = packet_at(body, size, at, one)) return found;
             if (!is_topic_name(body + one.topic, one.topic_end - one.topic)) return TOPIC;
             of_topics += one.topic_end - one.topic;
             if (has_payload_) of_payloads += one.end - one.payload;
+            of_lists += one.payload - one.properties;
             at = one.end;
         }
         if (at != size) return REST;
-        return of_topics > LARGEST || of_payloads > LARGEST ? FULL : FINE;
+        return std::max({of_topics, of_payloads, of_lists}) > LARGEST ? FULL : FINE;
     }
 
     void add_rest(uint64_t first, int64_t time, const Byte* body, size_t records,

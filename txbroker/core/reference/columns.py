@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
+from txbroker.core.reference.property_columns import FilledProperties, property_columns
 from txbroker.core.reference.stored import (
     ORDER,
     REST,
@@ -22,7 +23,10 @@ from txbroker.core.reference.stored import (
 )
 
 LARGEST = 2**31 - 1
-"""Maximum bytes of all topics, or of all payloads, of one set of columns: ends have 32 bits."""
+"""Maximum bytes of all topics, payloads or properties of one set of columns: ends have 32 bits."""
+
+FULL = "columns have room for 2 GiB of topics, of payloads and of properties each"
+"""Error of a batch for which there is no room."""
 
 LAST = 2**63 - 1
 """The highest possible offset."""
@@ -44,6 +48,7 @@ class Filled(NamedTuple):
 
     `qos` is int8; `retain` has one bit per record, lowest first; `offset` is int64. `created` is
     int64, in microseconds UTC. `publisher` is int32, an index of `publishers`: client id and node.
+    `properties` is None if no record has any.
     """
 
     rows: int
@@ -55,6 +60,7 @@ class Filled(NamedTuple):
     created: bytes
     publisher: bytes
     publishers: list[tuple[str, str]]
+    properties: FilledProperties | None
 
 
 class Columns:
@@ -110,6 +116,7 @@ class Columns:
             self._created.tobytes(),
             self._publisher.tobytes(),
             list(self._publishers),
+            property_columns(self._lists, self.count),
         )
         self._clear()
         return filled
@@ -123,6 +130,8 @@ class Columns:
         self._created = array("q")
         self._publisher = array("i")
         self._publishers: dict[tuple[str, str], int] = {}
+        self._lists: dict[int, bytes] = {}  # by row
+        self._lists_size = 0
 
     def _add(self, first: int, time: int, body: bytes, count: int, places: bytes) -> None:
         opened = open_body(body, count)
@@ -133,11 +142,18 @@ class Columns:
         publishers = [names_of(*one) for one in opened.publishers]
         topics = b"".join([body[one.topic : one.topic_end] for one in packets])
         payloads = b"".join([body[one.payload : one.end] for one in packets if self._has_payload])
+        lists = {
+            self.count + place: body[one.properties : one.payload]
+            for place, one in enumerate(packets)
+            if one.properties < one.payload
+        }
+        lists_size = sum(map(len, lists.values()))
         if (
             len(self._topics) + len(topics) > LARGEST
             or len(payloads) + len(self._payloads) > LARGEST
+            or lists_size + self._lists_size > LARGEST
         ):
-            raise OverflowError("columns have room for 2 GiB of topics and of payloads each")
+            raise OverflowError(FULL)
         for one in packets:
             self._topic_ends.append(self._topic_ends[-1] + one.topic_end - one.topic)
             size = one.end - one.payload if self._has_payload else 0
@@ -146,6 +162,8 @@ class Columns:
             self._retain.append(body[one.start] & 1)
         self._topics += topics
         self._payloads += payloads
+        self._lists |= lists
+        self._lists_size += lists_size
         known = self._publishers
         own = [known.setdefault(who, len(known)) for who in publishers]
         self._offset.extend(first + place for place in at_places)
