@@ -49,9 +49,10 @@ class BareReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         row = ("home/kitchen", 1, 1, "home/kitchen/temperature", b"x" * self._size, 1, False)
         values = (*row, "sensor", "kitchen", datetime.now(UTC))
+        properties = [None] * (len(MESSAGE_ARROW) - len(values))
         arrays = [
             pa.repeat(pa.scalar(value, field.type), ROWS)
-            for value, field in zip(values, MESSAGE_ARROW, strict=True)
+            for value, field in zip((*values, *properties), MESSAGE_ARROW, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_ARROW)
         left: int = partition.value

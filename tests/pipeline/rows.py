@@ -10,15 +10,26 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW, PROPERTIES
 
 START = datetime(2026, 3, 1, 22, tzinfo=UTC)
 
 Row = dict[str, Any]
 
+NO_PROPERTIES: Row = dict.fromkeys(PROPERTIES)
+LISTED: Row = {
+    "expiry": 4_000_000_000,
+    "payload_format": 1,
+    "content_type": "text/plain",
+    "response_topic": "answers/ü",
+    "correlation_data": b"\0\xff",
+    "user_properties": [{"name": name, "value": value} for name, value in ("b1", "a2", "b3")],
+}
+"""What a message of MQTT 5.0 may have."""
+
 
 def message(zone: str, offset: int, **fields: Any) -> Row:
-    """One row, a minute after the other."""
+    """One row, a minute after the other; each third one has properties."""
     return {
         "zone": zone,
         "epoch": 1,
@@ -30,6 +41,7 @@ def message(zone: str, offset: int, **fields: Any) -> Row:
         "client_id": "c",
         "node": "n",
         "created": START + timedelta(minutes=offset),
+        **(LISTED if offset % 3 == 2 else NO_PROPERTIES),
         **fields,
     }
 
@@ -50,10 +62,21 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=MESSAGE_ARROW)
 
 
+def plain(value: Any) -> Any:
+    """A value of a row, as it can be compared: Spark and Arrow have kinds of their own."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list):
+        return [(pair["name"], pair["value"]) for pair in value]
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.astimezone(UTC)  # Spark's, in the local time of this process
+    return value
+
+
 def in_order(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Rows of any kind as tuples in one order, to be compared."""
     names = MESSAGE_ARROW.names
-    found = [tuple(_plain(row[name]) for name in names) for row in rows]
+    found = [tuple(plain(row[name]) for name in names) for row in rows]
     return sorted(found, key=lambda row: row[:3])
 
 
@@ -76,11 +99,3 @@ class Published:
 
     def forget(self, name: str) -> None:
         """There is nothing to forget."""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.astimezone(UTC)  # Spark's, in the local time of this process
-    return value

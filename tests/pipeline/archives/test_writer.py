@@ -147,12 +147,16 @@ def test_rows_in_order_become_one_file(tmp_path: Path) -> None:
 
 
 def test_statistics_of_topics_and_times_are_there(tmp_path: Path) -> None:
-    """For what Spark pushes down; payloads have none."""
+    """For what Spark pushes down; payloads and what has no order have none."""
     batches = table(messages(["home"], range(30))).to_batches()
     [file] = write_rows(str(tmp_path), MESSAGES, batches)
     group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
     columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
 
-    assert {"payload"} == {name for name, c in columns.items() if not c.is_stats_set}
+    assert {
+        "payload",
+        "correlation_data",
+        *(f"user_properties.list.element.{name}" for name in ("name", "value")),
+    } == {name for name, c in columns.items() if not c.is_stats_set}
     assert {"ZSTD"} == {column.compression for column in columns.values()}
     assert pa.schema(MESSAGES.schema) == pq.read_schema(tmp_path / file.path)

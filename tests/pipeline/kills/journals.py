@@ -7,10 +7,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.history import History
 from txbroker.journal.store.record_format import decode_records
+from txbroker.mqtt.wire.packet_kind import PacketKind
+from txbroker.mqtt.wire.properties import decode_properties
 from txbroker.storage.segment import Batch
 from txbroker.v1.journal_pb2 import KeptPart, StoredBatch
 
@@ -30,6 +32,12 @@ class Row(NamedTuple):
     client_id: str
     node: str
     created: datetime
+    expiry: int | None
+    payload_format: int | None
+    content_type: str | None
+    response_topic: str | None
+    correlation_data: bytes | None
+    user_properties: tuple[tuple[str, str], ...] | None
 
 
 def read(addresses: Iterable[str]) -> list[Row]:
@@ -71,4 +79,17 @@ def _batch(part: KeptPart, batch: StoredBatch, start: int, end: int) -> Iterable
                 client_id=message.client_id or "",
                 node=message.edge or "",
                 created=_EPOCH + timedelta(microseconds=batch.time),
+                **_properties(message.properties),
             )
+
+
+def _properties(raw: bytes) -> dict[str, Any]:
+    found = decode_properties(raw, PacketKind.PUBLISH)
+    return {
+        "expiry": found.message_expiry,
+        "payload_format": found.payload_format,
+        "content_type": found.content_type,
+        "response_topic": found.response_topic,
+        "correlation_data": found.correlation_data,
+        "user_properties": found.user_properties or None,
+    }

@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.pipeline.rows import plain
 from tests.pipeline.standalone import Standalone
 from tests.support.nodes import NodeProcess, topology
 from txbroker.pipeline import read_archive
@@ -143,6 +143,6 @@ KINDS = (Play._kill_query, Play._kill_behind_commit, Play._kill_worker, Play._ki
 
 
 def _row(columns: dict[str, Any]) -> Row:
-    # Spark gives times without a zone, in that of this machine.
-    created = columns["created"].astimezone(UTC)
-    return Row(**{**columns, "payload": bytes(columns["payload"]), "created": created})
+    found = {name: plain(value) for name, value in columns.items()}
+    users = found["user_properties"]
+    return Row(**{**found, "user_properties": users and tuple(users)})

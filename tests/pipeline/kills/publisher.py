@@ -8,7 +8,9 @@ import threading
 import time
 
 from paho.mqtt.client import Client
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.support.nodes import Address
 
@@ -17,7 +19,10 @@ TOPICS = ("a/x", "a/y/z", "a/b/x", "b/x", "b/ü", "c")
 
 
 class Publisher:
-    """Publishes numbered payloads at every QoS; `acknowledged` has those of QoS 1 and 2."""
+    """
+    Publishes numbered payloads at every QoS, some with properties; `acknowledged` has those of QoS
+    1 and 2.
+    """
 
     def __init__(self, address: Address, seed: int, *, pause: float = 0.002) -> None:
         self.acknowledged: set[bytes] = set()
@@ -29,11 +34,13 @@ class Publisher:
         self._acknowledgements: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._client = Client(
-            CallbackAPIVersion.VERSION2, client_id="publisher", clean_session=False
+            CallbackAPIVersion.VERSION2, client_id="publisher", protocol=MQTTProtocolVersion.MQTTv5
         )
         self._client.reconnect_delay_set(0.1, 0.5)
         self._client.on_publish = lambda client, data, mid, *rest: self._acknowledgements.put(mid)
-        self._client.connect_async(*address)
+        lasting = Properties(PacketTypes.CONNECT)
+        lasting.SessionExpiryInterval = 3600
+        self._client.connect_async(*address, clean_start=False, properties=lasting)
         self._client.loop_start()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -64,9 +71,20 @@ class Publisher:
             payload = b"%d:" % number + chance.randbytes(chance.choice((0, 10, 300)))
             qos = chance.choice((0, 1, 1, 2))
             is_retained = chance.random() < 0.1
-            sent = self._client.publish(chance.choice(TOPICS), payload, qos, is_retained)
+            properties = self._properties() if chance.random() < 0.3 else None
+            topic = chance.choice(TOPICS)
+            sent = self._client.publish(topic, payload, qos, is_retained, properties)
             if qos:
                 self._open[sent.mid] = payload
+
+    def _properties(self) -> Properties:
+        chance = self._chance
+        made = Properties(PacketTypes.PUBLISH)
+        if chance.random() < 0.5:
+            made.MessageExpiryInterval = chance.randrange(1000, 1 << 32)
+        made.CorrelationData = chance.randbytes(chance.choice((0, 10, 300)))
+        made.UserProperty = [("n", str(n)) for n in range(chance.randrange(4))]
+        return made
 
     def _take_acknowledgements(self) -> None:
         while not self._acknowledgements.empty():

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from tests.core.test_property_columns import ALL
+from tests.pipeline.rows import NO_PROPERTIES
 from txbroker.core import Columns, Filled
 from txbroker.journal.store.record_format import encode_records
 from txbroker.mqtt.wire.message import Message
@@ -38,6 +40,7 @@ def a_row(offset: int, message: Message) -> dict[str, object]:
         "client_id": message.client_id,
         "node": message.edge or "k",
         "created": TIME,
+        **NO_PROPERTIES,
     }
 
 
@@ -55,6 +58,31 @@ def test_rows_are_what_was_published() -> None:
     expected = [a_row(5 + n, one) for n, one in enumerate(first)]
     expected += [a_row(105 + n, one) for n, one in enumerate(second)]
     assert expected == batch.to_pylist()
+
+
+def test_properties_are_columns() -> None:
+    """A message without any has nulls, a batch without any, too."""
+    first = [Message("a", b"1"), Message("a", b"2", properties=ALL), Message("a", b"3")]
+    first += [Message("a", b"4", properties=b"\x02\0\0\0\0"), Message("a", b"")]
+
+    batch = to_arrow(columns_of(first), "z", 1)
+
+    batch.validate(full=True)
+    assert MESSAGE_ARROW == batch.schema
+    every = {
+        "expiry": 0xFFFFFFFE,
+        "payload_format": 1,
+        "content_type": "tëxt",
+        "response_topic": "answers/1",
+        "correlation_data": b"\0\xff",
+        "user_properties": [
+            {"name": name, "value": value} for name, value in (("b", "1"), ("a", ""), ("b", "2"))
+        ],
+    }
+    expected = [NO_PROPERTIES, every, NO_PROPERTIES, NO_PROPERTIES | {"expiry": 0}, NO_PROPERTIES]
+    assert expected == [{name: row[name] for name in NO_PROPERTIES} for row in batch.to_pylist()]
+    some = to_arrow(columns_of(first), "z", 1, ["user_properties", "offset", "expiry"])
+    assert [None, 0xFFFFFFFE, None, 0, None] == some.column("expiry").to_pylist()
 
 
 def test_no_rows() -> None:

@@ -110,7 +110,7 @@ class _Head:
         self._layout = layout
         self._file = pq.ParquetFile(path)
         self._batches = self._file.iter_batches(_ROWS)
-        self._rows = pa.Table.from_batches([], self._file.schema_arrow)
+        self._rows = layout.schema.empty_table()
         self._advance()
 
     @property
@@ -132,7 +132,7 @@ class _Head:
                 self.is_over = True
                 self._file.close()
             else:
-                self._rows = pa.Table.from_batches([batch])
+                self._rows = self._layout.laid_out(pa.Table.from_batches([batch]))
 
 
 def _tier(size: int) -> int:

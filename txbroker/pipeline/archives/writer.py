@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from txbroker.model.errors import PipelineError
 from txbroker.pipeline.archives.manifest import DataFile, Position, zone_folder
-from txbroker.pipeline.source.row_schema import LEDGER_ARROW, MESSAGE_ARROW
+from txbroker.pipeline.source.row_schema import LEDGER_ARROW, MESSAGE_ARROW, PROPERTIES
 from txbroker.storage.files import make_folder, sync_folder
 
 ROWS_OF_GROUP = 131_072
@@ -33,9 +33,14 @@ OPEN_FILES = 32
 COMPRESSION_LEVEL = 3
 
 _DAY = 86_400_000_000
-_DICTIONARY = ("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone")
+_DICTIONARY = (
+    *("zone", "topic", "client_id", "node", "ledger", "kind", "filter", "left_zone"),
+    *("expiry", "content_type", "response_topic"),
+    *(f"user_properties.list.element.{name}" for name in ("name", "value")),
+)
 _DELTA = ("epoch", "offset", "created", "number", "time")
-_UNSEEN = ("payload",)  # no query selects payloads by their order
+# No query selects these by their order.
+_UNSEEN = ("payload", "correlation_data", "user_properties")
 _MAKE_FOLDER_TRIES = 5
 
 _Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -49,7 +54,7 @@ class FileLayout:
     The column `zone` groups rows by `zone_folder`; its values are the manifest's zones. A row's
     place in its group is the columns `epoch` (None: always 0) and `offset`. A row's day is the UTC
     date of the column `day`. The manifest stores for a file the earliest time in `day` and the
-    latest in `latest`.
+    latest in `latest`. Files of older versions may lack the columns `added`.
     """
 
     kind: str
@@ -59,6 +64,15 @@ class FileLayout:
     offset: str = "offset"
     day: str = "created"
     latest: str = "created"
+    added: tuple[str, ...] = ()
+
+    def laid_out(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of the layout; missing ones of `added` are null."""
+        for name in self.added:
+            if name not in rows.column_names:
+                field = self.schema.field(name)
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows.select(self.schema.names).cast(self.schema)
 
     def position_at(self, rows: pa.Table, index: int) -> Position:
         """Return the place of a row."""
@@ -86,7 +100,7 @@ class FileLayout:
         return _integers(rows, self.epoch), offsets
 
 
-MESSAGES = FileLayout(kind="messages", schema=MESSAGE_ARROW)
+MESSAGES = FileLayout(kind="messages", schema=MESSAGE_ARROW, added=PROPERTIES)
 LEDGER = FileLayout(
     kind="ledger",
     schema=LEDGER_ARROW,
@@ -115,9 +129,7 @@ class RowWriter:
 
     def write(self, table: pa.Table) -> None:
         """Append rows with the columns of the layout."""
-        schema = self._layout.schema
-        laid_out = table.select(schema.names).cast(schema)
-        for zone, day, rows in _split(laid_out, self._layout):
+        for zone, day, rows in _split(self._layout.laid_out(table), self._layout):
             part = self._parts.get((zone, day))
             if part is None:
                 part = self._parts[zone, day] = _Part(self._archive, self._layout, zone, day)
@@ -222,7 +234,7 @@ class _File:
             layout.schema,
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
-            use_dictionary=[name for name in _DICTIONARY if name in names],
+            use_dictionary=[name for name in _DICTIONARY if name.partition(".")[0] in names],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA if name in names},
             write_statistics=[name for name in layout.schema.names if name not in _UNSEEN],
         )

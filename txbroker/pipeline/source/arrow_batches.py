@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from txbroker.core import Filled
-from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
+from txbroker.core import Filled, FilledProperties
+from txbroker.pipeline.source.row_schema import MESSAGE_ARROW, PROPERTIES, USER_PROPERTY
 
 
 def to_arrow(
@@ -31,7 +31,10 @@ def to_arrow(
         "node": lambda: _publisher(filled, 1),
         "created": lambda: _flat(filled, MESSAGE_ARROW.field("created").type, filled.created),
     }
-    arrays = [made[field.name]() for field in fields]
+    arrays = [
+        _property(filled, field) if field.name in PROPERTIES else made[field.name]()
+        for field in fields
+    ]
     if not fields:  # A count of rows needs no column, but Arrow needs the number of rows.
         return pa.RecordBatch.from_struct_array(
             pa.StructArray.from_buffers(pa.struct([]), filled.rows, [None])
@@ -41,6 +44,26 @@ def to_arrow(
 
 def _flat(filled: Filled, kind: pa.DataType, *buffers: bytes) -> pa.Array:
     return pa.Array.from_buffers(kind, filled.rows, [None, *(pa.py_buffer(one) for one in buffers)])
+
+
+def _property(filled: Filled, field: pa.Field) -> pa.Array:
+    """Return the column of a property; without properties, its buffers are shared zeros."""
+    properties = filled.properties
+    if properties is None:
+        return pa.nulls(filled.rows, field.type)
+    children = [_pairs(properties)] if field.name == "user_properties" else None
+    buffers = [pa.py_buffer(one) for one in getattr(properties, field.name)]
+    return pa.Array.from_buffers(field.type, filled.rows, buffers, children=children)
+
+
+def _pairs(properties: FilledProperties) -> pa.Array:
+    """Return the user properties of all rows, one after the other."""
+    count = len(properties.names[0]) // 4 - 1
+    texts = [
+        pa.Array.from_buffers(pa.string(), count, [None, *(pa.py_buffer(one) for one in buffers)])
+        for buffers in (properties.names, properties.values)
+    ]
+    return pa.StructArray.from_arrays(texts, fields=list(USER_PROPERTY))
 
 
 def _publisher(filled: Filled, which: int) -> pa.Array:

@@ -6,7 +6,9 @@ import pyarrow as pa
 
 MESSAGE_COLUMNS = (
     "zone string, epoch long, offset long, topic string, payload binary, qos byte, retain boolean,"
-    " client_id string, node string, created timestamp"
+    " client_id string, node string, created timestamp, expiry long, payload_format byte,"
+    " content_type string, response_topic string, correlation_data binary,"
+    " user_properties array<struct<name:string,value:string>>"
 )
 """
 Columns of a published message, in Spark's DDL.
@@ -14,9 +16,15 @@ Columns of a published message, in Spark's DDL.
 `zone` is the apex ("" for the root's). `offset` is the offset in the journal of that zone at that
 epoch. `node` is the edge that received the publish from its client. `created` is the UTC time at
 which the zone's owner received it.
+
+The columns from `expiry` on are properties of MQTT 5.0, null if the message has none. `expiry` has
+the seconds of the message expiry interval, as the zone's owner received it at `created`.
 """
 
 TIME = pa.timestamp("us", tz="UTC")
+
+USER_PROPERTY = pa.struct([("name", pa.string()), ("value", pa.string())])
+"""A user property, with its field names in rows."""
 
 MESSAGE_ARROW = pa.schema(
     [
@@ -30,9 +38,18 @@ MESSAGE_ARROW = pa.schema(
         ("client_id", pa.string()),
         ("node", pa.string()),
         ("created", TIME),
+        ("expiry", pa.int64()),
+        ("payload_format", pa.int8()),
+        ("content_type", pa.string()),
+        ("response_topic", pa.string()),
+        ("correlation_data", pa.binary()),
+        ("user_properties", pa.list_(pa.field("element", USER_PROPERTY))),
     ]
 )
 """The Arrow schema of `MESSAGE_COLUMNS`."""
+
+PROPERTIES = tuple(MESSAGE_ARROW.names[MESSAGE_ARROW.get_field_index("expiry") :])
+"""The columns of MQTT 5.0's properties."""
 
 LEDGER_COLUMNS = (
     "node string, ledger string, number long, kind string, client_id string, filter string,"

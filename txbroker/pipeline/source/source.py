@@ -90,8 +90,15 @@ class MessageSource(DataSource):
 
 def _check_schema(schema: StructType) -> None:
     """Raise `PipelineError` if a user asks for columns that the source lacks."""
-    asked = [(field.name, field.dataType.typeName()) for field in schema.fields]
-    if asked != [tuple(column.split()) for column in MESSAGE_COLUMNS.split(",")]:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from txbroker.pipeline.source.row_schema import MESSAGE_ARROW
+
+    asked, ours = (
+        [(field.name, field.dataType.simpleString()) for field in one.fields]
+        for one in (schema, from_arrow_schema(MESSAGE_ARROW))
+    )
+    if asked != ours:
         raise PipelineError(f"the columns of {FORMAT} are {MESSAGE_COLUMNS}; leave out schema()")
 
 
