@@ -13,9 +13,13 @@ from typing import NamedTuple, Self
 import paho.mqtt.client as mqtt
 import pyarrow as pa
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from txbroker.model.errors import PipelineError
 from txbroker.model.topics import TopicError, validate_topic_name
+from txbroker.pipeline.source.row_properties import LONGEST, publish_properties
+from txbroker.pipeline.source.row_schema import PROPERTIES
 from txbroker.pipeline.source.source_options import SinkOptions
 
 PATIENCE = 60.0
@@ -30,14 +34,21 @@ SLICE = 200
 QOS = 1
 """QoS of rows without the column `qos`, or with null in it."""
 
+LAST_ID = 65_535
+"""The highest packet id, and the receive maximum of a node that names none."""
+
+REFUSED = 0x80
+"""Lowest reason code of an answer that refuses a publish."""
+
 
 class PublishRow(NamedTuple):
-    """A publish of a row."""
+    """A publish of a row; None as its properties: it has none."""
 
     topic: str
     payload: bytes
     qos: int
     retain: bool
+    properties: Properties | None = None
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[PublishRow]:
@@ -67,11 +78,15 @@ def _rows(batch: pa.RecordBatch) -> Iterator[PublishRow]:
     retain = batch.column("retain").to_pylist() if "retain" in names else [False] * count
     payloads = batch.column("payload").cast(pa.binary()).to_pylist()
     topics = batch.column("topic").to_pylist()
-    for topic, payload, level, flag in zip(topics, payloads, qos, retain, strict=True):
+    given = [name for name in PROPERTIES if name in names]
+    properties = batch.select(given).to_pylist() if given else [{}] * count
+    for topic, payload, level, flag, own in zip(
+        topics, payloads, qos, retain, properties, strict=True
+    ):
         chosen = QOS if level is None else level
         if chosen not in (0, 1, 2):
             raise PipelineError(f"column qos: {chosen!r} on topic {topic!r}; 0, 1 or 2 is wanted")
-        yield PublishRow(topic, payload or b"", chosen, bool(flag))
+        yield PublishRow(topic, payload or b"", chosen, bool(flag), publish_properties(own, topic))
 
 
 class RowPublisher:
@@ -91,11 +106,13 @@ class RowPublisher:
         """
         Publish all rows, each exactly once even if the call is repeated; raises `PipelineError`.
         """
+        # Rows without properties also go to brokers that know no 5.0.
+        is_level_5 = any(row.properties is not None for row in rows)
         session: _Session | None = None
         since, taken = time.monotonic(), 0
         while True:
             try:
-                session = _Session(self._where(), client_id, clean=False)
+                session = _Session(self._where(), client_id, clean=False, is_level_5=is_level_5)
                 session.publish(rows)
                 return
             except OSError as error:
@@ -163,44 +180,63 @@ def mqtt_address(root: str) -> str:
 class _Client(mqtt.Client):
     """Paho's client, which releases no packet id. The overridden method has paho's name."""
 
-    on_taken: Callable[[int], None]
+    on_answer: Callable[[int, int], None]
 
     def _send_pubrel(self, mid: int) -> MQTTErrorCode:
-        self.on_taken(mid)
+        # Paho passes over the reason code, which is behind the packet id.
+        packet = bytes(self._in_packet["packet"])
+        self.on_answer(mid, packet[2] if len(packet) > 2 else 0)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
 class _Session:
     """One connection of a client; failures are `OSError`."""
 
-    def __init__(self, address: tuple[str, int], client_id: str, *, clean: bool) -> None:
+    def __init__(
+        self, address: tuple[str, int], client_id: str, *, clean: bool, is_level_5: bool = False
+    ) -> None:
         self.taken: set[int] = set()
         self.was_present = False
         self._refused: str | None = None
         self._is_open = False
+        self._receive_maximum = LAST_ID
         self._client = _Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
-            clean_session=clean,
+            clean_session=None if is_level_5 else clean,
+            protocol=mqtt.MQTTv5 if is_level_5 else mqtt.MQTTv311,
             reconnect_on_failure=False,
         )
-        self._client.on_taken = self.taken.add
+        self._client.on_answer = self._on_answer
         self._client.on_connect = self._on_connect
         self._client.max_inflight_messages_set(0)
         self._client.connect_timeout = PATIENCE / 4
-        self._client.connect(*address)
+        if is_level_5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = LONGEST
+            self._client.connect(*address, clean_start=clean, properties=properties)
+        else:
+            self._client.connect(*address)
         self._run(lambda: self._is_open)
 
     def publish(self, rows: Sequence[PublishRow]) -> None:
-        """Send all rows, row n with packet id n, and await the answers for QoS 1 and 2."""
-        numbered = 0
+        """
+        Send all rows, row n with packet id n, and await the answers for QoS 1 and 2.
+
+        Raises `PipelineError` for rows that the node cannot take at once, and `OSError`.
+        """
+        numbered = sum(row.qos > 0 for row in rows)
+        if numbered > self._receive_maximum:
+            raise PipelineError(
+                f"the node takes {self._receive_maximum} publishes of a client at a time, and"
+                f" {numbered} are needed; set its limits.receive_maximum to {LAST_ID}"
+            )
         for place, row in enumerate(rows, start=1):
             # Only QoS 2 to the node prevents duplicates. QoS 0 promises nothing and has no answer.
             qos = 2 if row.qos else 0
-            sent = self._client.publish(row.topic, row.payload, qos, row.retain)
+            sent = self._client.publish(row.topic, row.payload, qos, row.retain, row.properties)
             if sent.mid != place:
                 raise PipelineError(f"paho numbers its publishes {sent.mid}, not {place}")
-            numbered += qos > 0
             if place % SLICE == 0:
                 self._work(0.0)
         self._run(lambda: len(self.taken) >= numbered and not self._client.want_write())
@@ -213,11 +249,23 @@ class _Session:
 
     # internal
 
+    def _on_answer(self, packet_id: int, reason_code: int) -> None:
+        if reason_code >= REFUSED:
+            self._refused = f"a publish is refused with reason code {reason_code:#04x}"
+        else:
+            self.taken.add(packet_id)
+
     def _on_connect(
-        self, client: object, data: object, flags: mqtt.ConnectFlags, code: object, _: object
+        self,
+        client: object,
+        data: object,
+        flags: mqtt.ConnectFlags,
+        code: object,
+        properties: Properties | None,
     ) -> None:
         if getattr(code, "is_failure", False):
-            self._refused = str(code)
+            self._refused = f"the connection is refused: {code}"
+        self._receive_maximum = getattr(properties, "ReceiveMaximum", LAST_ID)
         self._is_open = True
         self.was_present = flags.session_present
 
@@ -225,12 +273,12 @@ class _Session:
         since, seen = time.monotonic(), 0
         while not is_done():
             self._work(PAUSE)
+            if self._refused is not None:
+                raise OSError(self._refused)
             if len(self.taken) > seen:
                 since, seen = time.monotonic(), len(self.taken)
             elif time.monotonic() - since > PATIENCE:
                 raise OSError("no answer in time")
-        if self._refused is not None:
-            raise OSError(f"the connection is refused: {self._refused}")
 
     def _work(self, timeout: float) -> None:
         code = self._client.loop(timeout)

@@ -38,12 +38,20 @@ NAMED = "batch"
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 
+_NUMBER = {"tinyint", "smallint", "int", "bigint"}
 COLUMNS = {
     "topic": {"string"},
     "payload": {"binary", "string"},
-    "qos": {"byte", "short", "integer", "long"},
+    "qos": _NUMBER,
     "retain": {"boolean"},
+    "expiry": _NUMBER,
+    "payload_format": _NUMBER,
+    "content_type": {"string"},
+    "response_topic": {"string"},
+    "correlation_data": {"binary", "string"},
+    "user_properties": {"array<struct<name:string,value:string>>"},
 }
+"""The columns and their types, as Spark spells these."""
 NEEDED = {"topic", "payload"}
 
 
@@ -217,7 +225,7 @@ def _forget_partition(options: SinkOptions, query: str, batch: int | str, partit
 
 def _check(schema: StructType) -> None:
     """Raise `PipelineError` unless the columns can be published."""
-    found: dict[str, Any] = {field.name: field.dataType.typeName() for field in schema.fields}
+    found: dict[str, Any] = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name in sorted(NEEDED - found.keys()):
         raise PipelineError(f"column {name} is missing; the columns are {', '.join(COLUMNS)}")
     for name, kind in found.items():
