@@ -25,6 +25,9 @@ import attrs
 from txbroker.model.errors import PipelineError
 from txbroker.model.topics import TopicError, validate_topic_name
 from txbroker.pipeline.archives.archives import microseconds, read_archive
+from txbroker.pipeline.source.row_properties import publish_properties
+from txbroker.pipeline.source.row_publisher import PublishRow, mqtt_address
+from txbroker.pipeline.source.row_schema import PROPERTIES
 from txbroker.pipeline.spark.journal_jobs import Report, no_report
 
 if TYPE_CHECKING:
@@ -65,9 +68,10 @@ def replay(
     `filter`, `since` and `until` (exclusive) select the messages. A `prefix` is put before each
     topic. The messages go through the node at `root` (gRPC address) or at `mqtt` (MQTT address).
     With `speed` 2 the replay is twice as fast as the original, with None as fast as possible.
-    Without `retain` no message is published as retained. `resume` names a file for the progress,
-    which is created, read if it exists, and deleted at the end. Raises `PipelineError`, and Spark's
-    errors.
+    Without `retain` no message is published as retained. Properties of MQTT 5.0 are published
+    again: a message expiry interval begins anew, and `prefix` is put before response topics, too.
+    `resume` names a file for the progress, which is created, read if it exists, and deleted at the
+    end. Raises `PipelineError`, and Spark's errors.
     """
     _check(prefix, speed)
     address = mqtt or _address(root)
@@ -80,16 +84,15 @@ def replay(
     }
     progress = _Progress(None if resume is None else Path(resume), told)
     rows = read_archive(spark, archive, filter=filter, since=since, until=until)
-    total = rows.count()
+    total, are_listed = _counted(rows)
     report("begin", {"messages": total})
-    with _Publisher(address, progress) as publisher:
+    with _Publisher(address, progress, is_level_5=are_listed) as publisher:
         pace = _Pace(speed, is_stopping)
         for row in ordered_rows(rows, total, progress.place).toLocalIterator(True):
             if not pace.wait_for(row.due):
                 break
-            topic = f"{prefix}/{row.topic}" if prefix else row.topic
             place = (row.due, row.zone, row.epoch, row.offset)
-            publisher.publish(place, topic, bytes(row.payload), retain and row.retain)
+            publisher.publish(place, _publish(row, prefix, retain=retain))
             report("published", {"messages": publisher.count})
         publisher.drain()
         report("acknowledged", {"messages": publisher.count})
@@ -100,7 +103,8 @@ def replay(
 
 def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
     """
-    Return the rows of a replay in order: `due, zone, epoch, offset, topic, payload, retain`.
+    Return the rows of a replay in order: `due, zone, epoch, offset, topic, payload, retain`, and
+    the columns of properties.
 
     About `count` rows are split into partitions small enough for one process. A message is due at
     the time of its receipt, but never before an earlier message of its zone. Clocks are set back
@@ -112,7 +116,7 @@ def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
     places = ("due", "zone", "epoch", "offset")
     before = _until_here(Window.partitionBy("zone").orderBy("epoch", "offset"))
     due = F.max(F.unix_micros("created")).over(before)
-    found = rows.withColumn("due", due).select(*places, "topic", "payload", "retain")
+    found = rows.withColumn("due", due).select(*places, "topic", "payload", "retain", *PROPERTIES)
     if after is not None:
         due_at, zone, *place = after
         last = [F.lit(due_at).cast("long"), F.lit(zone), *(F.lit(n).cast("long") for n in place)]
@@ -124,6 +128,29 @@ def ordered_rows(rows: DataFrame, count: int, after: Place | None) -> DataFrame:
 # internal
 
 
+def _counted(rows: DataFrame) -> tuple[int, bool]:
+    """Return the number of rows, and whether one has a property of MQTT 5.0."""
+    from pyspark.sql import functions as F
+
+    has_property = F.expr(" OR ".join(f"{name} IS NOT NULL" for name in PROPERTIES))
+    total, are_listed = rows.agg(F.count("*"), F.bool_or(has_property)).collect()[0]
+    return total, bool(are_listed)
+
+
+def _publish(row: Any, prefix: str, *, retain: bool) -> PublishRow:
+    """Return what a row is published as; raises `PipelineError`."""
+    topic = row.topic
+    properties = {name: row[name] for name in PROPERTIES}
+    if prefix:
+        topic = f"{prefix}/{topic}"
+        if properties["response_topic"] is not None:
+            # Answers to what is replayed are no business of those who asked long ago.
+            properties["response_topic"] = f"{prefix}/{properties['response_topic']}"
+    return PublishRow(
+        topic, bytes(row.payload), 1, retain and row.retain, publish_properties(properties, topic)
+    )
+
+
 def _until_here(window: Any) -> Any:
     from pyspark.sql import Window
 
@@ -131,8 +158,6 @@ def _until_here(window: Any) -> Any:
 
 
 def _address(root: str | None) -> str:
-    from txbroker.pipeline.source.row_publisher import mqtt_address
-
     if root is None:
         raise PipelineError("replay needs a node: its gRPC address as root or its MQTT address")
     try:
@@ -234,7 +259,7 @@ class _Publisher:
     Paho's thread reads acknowledgements; everything else runs in the caller's thread.
     """
 
-    def __init__(self, address: str, progress: _Progress) -> None:
+    def __init__(self, address: str, progress: _Progress, *, is_level_5: bool) -> None:
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
@@ -246,8 +271,12 @@ class _Publisher:
         self._open: dict[int, _Sent] = {}  # by packet id
         self._early: set[int] = set()  # ids acknowledged before `publish` returned them
         self._refused = ""
+        self._window = 0  # no message may leave before CONNACK names the receive maximum
         self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=f"txbroker-replay-{secrets.token_hex(6)}"
+            CallbackAPIVersion.VERSION2,
+            client_id=f"txbroker-replay-{secrets.token_hex(6)}",
+            # What has no properties also goes to brokers that know no 5.0.
+            protocol=paho.MQTTv5 if is_level_5 else paho.MQTTv311,
         )
         self._client.max_inflight_messages_set(WINDOW)
         self._client.reconnect_delay_set(1, 1)
@@ -271,12 +300,12 @@ class _Publisher:
         self._client.loop_stop()
         self._settle(now=True)
 
-    def publish(self, place: Place, topic: str, payload: bytes, retain: bool) -> None:
-        """Publish a message as soon as the window has room; raises `PipelineError`."""
-        self._wait(WINDOW - 1)
+    def publish(self, place: Place, row: PublishRow) -> None:
+        """Publish a row as soon as the window has room; raises `PipelineError`."""
+        self._wait(lambda: len(self._open) < self._window)
         sent = _Sent(place)
         self._sent.append(sent)
-        packet_id = self._client.publish(topic, payload, 1, retain).mid
+        packet_id = self._client.publish(*row).mid
         with self._changed:
             if packet_id in self._early:
                 self._early.discard(packet_id)
@@ -287,7 +316,7 @@ class _Publisher:
 
     def drain(self) -> None:
         """Wait for all acknowledgements; raises `PipelineError`."""
-        self._wait(0)
+        self._wait(lambda: not self._open)
         self._settle()
 
     # internal
@@ -298,11 +327,11 @@ class _Publisher:
             self.count += 1
         self._progress.save(now=now)
 
-    def _wait(self, room: int) -> None:
-        """Wait until at most `room` messages are unacknowledged; raises `PipelineError`."""
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait for acknowledgements until a condition holds; raises `PipelineError`."""
         with self._changed:
             open_before, since = len(self._open), time.monotonic()
-            while len(self._open) > room:
+            while not is_done():
                 self._changed.wait(_LOOK)
                 if len(self._open) < open_before:
                     open_before, since = len(self._open), time.monotonic()
@@ -312,13 +341,18 @@ class _Publisher:
                         f"{self._address}: {why}; {self.count} messages were acknowledged"
                     )
 
-    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, _: Any) -> None:
+    def _on_connect(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         with self._changed:
+            self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
             self._refused = f"connection refused: {code}" if code.is_failure else ""
             self._changed.notify_all()
 
     def _on_publish(self, client: Any, data: Any, packet_id: int, code: Any, _: Any) -> None:
         with self._changed:
+            if code.is_failure:
+                self._refused = f"a message is refused: {code}"
+                self._changed.notify_all()
+                return
             sent = self._open.pop(packet_id, None)
             if sent is None:
                 self._early.add(packet_id)
