@@ -4,7 +4,8 @@ and a relay that only copies bytes.
 
 Each of `CONTESTANTS` makes a `Site`, the brokers of one run, fresh, with their data in a folder
 that goes away. The forms of a site (`FORMS`) are one broker; `hop1`, where publishers and
-subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `zones`,
+subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `members`,
+where publishers are at the owner and subscribers at it and at an edge, in turn; `zones`,
 where who is measured says how many zones there are, with a node each, whose clients are at the node
 of their own zone (`of_zones`).
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from benchmarks.generator import PROGRAM
+from benchmarks.generator import PROGRAM, Arguments
 from benchmarks.node import Node
 from benchmarks.processes import BrokerFailed, find_program, free_port, listens, running
 
@@ -38,6 +39,8 @@ class Site:
     subscribe_ports: tuple[int, ...]
     pids: tuple[int, ...]
     prefixes: tuple[str, ...] = (PREFIX,)
+    arguments: Arguments = attrs.field(factory=dict)
+    """The generator's, of whoever is measured with others than the scenario's."""
 
 
 Contestant = Callable[[str], AbstractContextManager[Site]]
@@ -76,6 +79,8 @@ def _places(form: str) -> list[dict[str, Any]]:
         return [{"zone": ""}, {"zone": PREFIX}]
     if form == "hop2":
         return [{"zone": ""}, {"zone": PREFIX}, {}]
+    if form == "members":
+        return [{"zone": ""}, {}]
     names = _zones(form)[1:]
     return [{"zone": ""}, *({"zone": name} for name in names)]
 
@@ -88,7 +93,8 @@ def _zones(form: str) -> tuple[str, ...]:
 def _site(form: str, ports: tuple[int, ...], pids: tuple[int, ...]) -> Site:
     if form.startswith("zones"):
         return Site(publish_ports=ports, subscribe_ports=ports, pids=pids, prefixes=_zones(form))
-    return Site(publish_ports=ports[:1], subscribe_ports=ports[-1:], pids=pids)
+    receiving = ports if form == "members" else ports[-1:]
+    return Site(publish_ports=ports[:1], subscribe_ports=receiving, pids=pids)
 
 
 @contextlib.contextmanager
@@ -185,6 +191,12 @@ def _in_zones(make: Contestant, count: int) -> Contestant:
     return lambda _: make(f"zones{count}")
 
 
+@contextlib.contextmanager
+def _at_level_4(make: Contestant, form: str) -> Iterator[Site]:
+    with make(form) as site:
+        yield attrs.evolve(site, arguments={"level": 4})
+
+
 def contestants(core: str) -> dict[str, Contestant]:
     """All of them by name, the nodes with the core that is to be measured."""
     node = partial(txbroker, core=core)
@@ -198,6 +210,7 @@ def contestants(core: str) -> dict[str, Contestant]:
         "txbroker": node,
         "txbroker qos12": fast,
         "txbroker memory": partial(node, durability="memory"),
+        "txbroker qos12, 3.1.1": partial(_at_level_4, fast),
         **{
             of_zones(name, count): _in_zones(make, count) for name, make in pairs for count in ZONES
         },

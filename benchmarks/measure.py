@@ -27,6 +27,7 @@ def measure(scenario: Scenario, contestant: Contestant, given: Mapping[str, obje
         arguments = {
             "seconds": THROUGHPUT_SECONDS,
             **scenario.arguments,
+            **site.arguments,
             **given,
             "publish-ports": site.publish_ports,
             "subscribe-ports": site.subscribe_ports,

@@ -11,6 +11,7 @@ from benchmarks.generator import Arguments
 from benchmarks.targets import Target
 
 FAST, ALL, SYNC, MEMORY = "txbroker qos12", "txbroker", "txbroker", "txbroker memory"
+FAST_4 = "txbroker qos12, 3.1.1"
 """`journal: qos12` and `journal: all` for QoS 0, `durability: sync` and `memory` for the others."""
 
 TEN = {"publishers": 10, "subscribers": 10}
@@ -264,6 +265,48 @@ HOP_QOS1 = Scenario(
     form="hop1",
 )
 
+LEVEL_5 = (
+    Scenario(
+        name="level5",
+        title="5.0, QoS 0, 10→10",
+        arguments={**TEN, "level": 5},
+        contestants=(*MOSQUITTOS, FAST, FAST_4),
+        targets=(
+            _rate(FAST, 0.95, 1, FAST_4),
+            Target("per_cpu_second", FAST, 0.95, 1, FAST_4),
+        ),
+    ),
+    Scenario(
+        name="properties",
+        title="5.0 with two user properties, QoS 0, 10→10",
+        arguments={**TEN, "level": 5, "properties": 2},
+        contestants=QOS0,
+        targets=(_rate(FAST, 40, 100),),
+    ),
+    Scenario(
+        name="5-to-4",
+        title="5.0 publishers to 3.1.1 subscribers, QoS 0, 10→10",
+        arguments={**TEN, "publisher-level": 5},
+        contestants=QOS0,
+        targets=(_rate(FAST, 40, 80),),
+    ),
+    Scenario(
+        name="shared",
+        title="a shared group, QoS 0, 10→10",
+        arguments={**TEN, "level": 5, "mapping": "shared"},
+        contestants=QOS0,
+        targets=(Target("rate", FAST, 1_000_000, None, None), _rate(FAST, 10, 40)),
+    ),
+    Scenario(
+        name="shared-qos1",
+        title="a shared group, QoS 1, 10→10, window 100, members at two nodes",
+        arguments={**TEN, "level": 5, "mapping": "shared", "qos": 1},
+        contestants=(MEMORY, SYNC),
+        targets=(Target("rate", SYNC, 300_000, 500_000, None),),
+        form="members",
+    ),
+)
+
 ONE_ZONE = of_zones(FAST, 1)
 
 SCALING = Scenario(
@@ -285,5 +328,6 @@ SCENARIOS = (
     *CONNECTIONS,
     *HOPS,
     HOP_QOS1,
+    *LEVEL_5,
     SCALING,
 )

@@ -27,13 +27,13 @@ class Target:
     A bound for `figure` of `contestant`, divided by that of `against`.
 
     `against` is "mosquitto" (the better of both ways to run it), another contestant, or None: the
-    figure itself is bounded.
+    figure itself is bounded. `stretch` None: no more than `must` is to be reached.
     """
 
     figure: str
     contestant: str
     must: float
-    stretch: float
+    stretch: float | None
     against: str | None = "mosquitto"
 
     @property
@@ -44,12 +44,17 @@ class Target:
     def reached(self, ratio: float) -> str:
         """`stretch`, `must` or `no`."""
         for name, bound in (("stretch", self.stretch), ("must", self.must)):
+            if bound is None:
+                continue
             if ratio >= bound if self.is_floor else ratio <= bound:
                 return name
         return "no"
 
-    def text(self, bound: float) -> str:
+    def text(self, bound: float | None) -> str:
         """A bound as the table has it."""
+        if bound is None:
+            return ""
         sign = "≥" if self.is_floor else "≤"
+        number = f"{bound:,.0f}" if bound >= 1000 else f"{bound:g}"
         unit = f" {UNITS[self.figure]}" if self.against is None else "×"
-        return f"{sign} {bound:g}{unit}"
+        return f"{sign} {number}{unit}"

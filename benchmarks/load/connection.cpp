@@ -60,20 +60,21 @@ void Connection::set_blocking(bool blocking) {
 void Connection::open_session(int port, const std::string& client_id, bool clean) {
     open(port);
     set_blocking(true);
-    append(connect_packet(client_id, clean));
+    append(connect_packet(client_id, clean, level));
     // A connection that is still on its way has a blocking send wait for it.
     flush();
     Bytes answer = receive_packet();
-    if (answer.size() != 4 || answer[0] >> 4 != CONNACK || answer[3] != 0)
+    if ((level == 5 ? answer.size() < 5 : answer.size() != 4) || answer[0] >> 4 != CONNACK || answer[3] != 0)
         fail("%s %d: CONNECT is refused", name(), index);
 }
 
 void Connection::subscribe(const std::vector<std::string>& filters, int qos) {
-    append(subscribe_packet(1, filters, qos));
+    append(subscribe_packet(1, filters, qos, level));
     flush();
     Bytes answer = receive_packet();
     while (answer[0] >> 4 == PUBLISH) answer = receive_packet();  // [MQTT-3.8.4-3]
     if (answer[0] >> 4 != SUBACK) fail("%s %d: no SUBACK", name(), index);
+    if (answer.size() < filters.size() + 4) fail("%s %d: SUBACK is too short", name(), index);
     for (size_t place = answer.size() - filters.size(); place < answer.size(); ++place)
         if (answer[place] != qos)
             fail("%s %d: granted is %d in the place of QoS %d", name(), index, answer[place], qos);

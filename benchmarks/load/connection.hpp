@@ -24,13 +24,15 @@ enum class Role { publisher, subscriber, churner, guest };
 
 class Connection {
   public:
-    explicit Connection(Role role = Role::guest, int index = 0) : role(role), index(index) {}
+    explicit Connection(Role role = Role::guest, int index = 0, int level = 4)
+        : role(role), index(index), level(level) {}
     Connection(const Connection&) = delete;
     ~Connection() { close(); }
 
     int fd = -1;
     Role role;
     int index;  // among those of its role
+    int level;  // of the protocol: 4 is MQTT 3.1.1, 5 is MQTT 5.0
     const char* name() const;
 
     // Makes the socket; non-blocking. `source` is added to 127.0.0.1, 0 leaves it to the system: more

@@ -41,8 +41,9 @@ void Flow::run() {
 }
 
 void Flow::open() {
+    Group* group = options_.mapping == Mapping::shared ? &group_ : nullptr;
     for (int index = 0; index < options_.subscribers; ++index) {
-        auto& added = subscribers_.emplace_back(std::make_unique<Subscriber>(options_, plan_, pattern_, index));
+        auto& added = subscribers_.emplace_back(std::make_unique<Subscriber>(options_, plan_, pattern_, group, index));
         const auto& filters = plan_.filters[static_cast<size_t>(index)];
         int port = port_of(options_.subscribe_ports, index);
         added->link.open_session(port, "subscriber-" + std::to_string(index), !options_.durable);
@@ -70,6 +71,7 @@ void Flow::open() {
 }
 
 bool Flow::is_probed() const {
+    if (options_.mapping == Mapping::shared) return is_group_probed();
     for (const auto& publisher : publishers_) {
         int index = publisher->link.index;
         for (const auto& subscriber : subscribers_)
@@ -77,6 +79,18 @@ bool Flow::is_probed() const {
                 return false;
     }
     return true;
+}
+
+// Each probe goes to one member only.
+bool Flow::is_group_probed() const {
+    std::vector<bool> heard(publishers_.size(), false);
+    for (const auto& subscriber : subscribers_) {
+        bool has_any = false;
+        for (size_t index = 0; index < heard.size(); ++index)
+            if (subscriber->has_probe(static_cast<int>(index))) has_any = heard[index] = true;
+        if (!has_any) return false;
+    }
+    return std::find(heard.begin(), heard.end(), false) == heard.end();
 }
 
 // Where several nodes are in between, a granted subscription may not have reached all of them yet.
@@ -133,7 +147,10 @@ void Flow::drain() {
 void Flow::give_up() const {
     if (delivered_ >= expected() && is_acknowledged()) return;
     if (clock_now() < last_delivery_ + static_cast<int64_t>(options_.patience * 1e9)) return;
-    for (const auto& subscriber : subscribers_) subscriber->tell_missing();
+    if (options_.mapping == Mapping::shared)
+        group_.tell_missing(plan_);
+    else
+        for (const auto& subscriber : subscribers_) subscriber->tell_missing();
     auto missing = static_cast<long>(expected() - delivered_);
     fail("%ld of %ld deliveries did not come", missing, static_cast<long>(expected()));
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "background.hpp"
+#include "group.hpp"
 #include "publisher.hpp"
 #include "subscriber.hpp"
 
@@ -27,12 +28,14 @@ class Flow {
     void report();
     bool is_acknowledged() const;
     bool is_probed() const;
+    bool is_group_probed() const;
     int64_t expected() const;
     void give_up() const;
 
     const Options& options_;
     Plan plan_;
     Pattern pattern_;
+    Group group_;  // of the subscribers, with the mapping shared
     Scratch scratch_;
     int epoll_;
     std::vector<std::unique_ptr<Publisher>> publishers_;

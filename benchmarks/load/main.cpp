@@ -1,4 +1,4 @@
-// A load generator for MQTT 3.1.1 brokers on loopback, which checks everything that it receives.
+// A load generator for MQTT brokers on loopback, which checks everything that it receives.
 // One process, one thread, one epoll; `--help` tells the options. What it prints is one JSON object;
 // a run in which anything is lost, doubled, out of order or damaged ends with status 1.
 

@@ -44,6 +44,7 @@ Mapping mapping(const std::string& text) {
     if (text == "pairs") return Mapping::pairs;
     if (text == "all") return Mapping::all;
     if (text == "wildcards") return Mapping::wildcards;
+    if (text == "shared") return Mapping::shared;
     wrong_usage("not a mapping: " + text);
 }
 
@@ -72,12 +73,15 @@ const std::vector<Option>& all_options() {
         {"pids", "processes whose CPU time is told", [](Options& o, const std::string& t) { o.pids = numbers(t); }},
         {"prefixes", "first levels of the topics; publisher p uses the one with p modulo their number",
          [](Options& o, const std::string& t) { o.prefixes = split(t); }},
-        {"mapping", "pairs, all or wildcards: who takes what",
+        {"mapping", "pairs, all, wildcards or shared: who takes what",
          [](Options& o, const std::string& t) { o.mapping = mapping(t); }},
         {"publishers", "connections that publish", to(&Options::publishers)},
         {"subscribers", "connections that subscribe and check", to(&Options::subscribers)},
         {"topics", "topics of each publisher that come again and again", to(&Options::topics)},
         {"filters", "of the mapping wildcards, in all", to(&Options::filters)},
+        {"level", "4 or 5, of the protocol: MQTT 3.1.1 or 5.0", to(&Options::level)},
+        {"publisher-level", "of the publishers; otherwise that of the subscribers", to(&Options::publisher_level)},
+        {"properties", "user properties of each message; at level 5", to(&Options::properties)},
         {"qos", "0, 1, 2 or mixed: of the messages", [](Options& o, const std::string& t) { o.qos = qos(t); }},
         {"subscribe-qos", "of the subscriptions; otherwise that of the messages",
          [](Options& o, const std::string& t) { o.subscribe_qos = qos(t); }},
@@ -113,6 +117,10 @@ void check(const Options& options) {
     if (options.fresh > 1) wrong_usage("--fresh is more than 1");
     if (options.mapping == Mapping::wildcards && (options.subscribers < 2 || options.filters < 2))
         wrong_usage("the mapping wildcards needs two subscribers and two filters");
+    for (int level : {options.level, options.publisher_level})
+        if (level != 4 && level != 5) wrong_usage("a level is 4 or 5");
+    if (options.properties && options.publisher_level < 5) wrong_usage("--properties needs publishers at level 5");
+    if (options.level == 5 && options.mode != "flow") wrong_usage("only the mode flow has level 5");
 }
 
 }  // namespace
@@ -129,6 +137,7 @@ Options parse(int count, char** arguments) {
         if (at + 1 == count) wrong_usage(std::string("no value for ") + name);
         found->set(options, arguments[at + 1]);
     }
+    if (options.publisher_level < 0) options.publisher_level = options.level;
     check(options);
     if (options.mapping == Mapping::wildcards) options.topics = options.filters / 2;
     if (options.qos == MIXED && options.topics < 3) options.topics = 3;

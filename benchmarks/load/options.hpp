@@ -9,6 +9,7 @@ enum class Mapping {
     pairs,      // subscriber s takes the publishers p with p % subscribers == s, a filter for each
     all,        // each subscriber takes everything
     wildcards,  // `filters` filters spread over the subscribers; two match each message
+    shared,     // a shared subscription: each message goes to exactly one subscriber
 };
 
 constexpr int MIXED = 3;  // as a QoS: that of a topic is its number modulo 3
@@ -24,6 +25,9 @@ struct Options {
     int subscribers = 1;
     int topics = 1;
     int filters = 1000;
+    int level = 4;
+    int publisher_level = -1;
+    int properties = 0;
     int qos = 0;
     int subscribe_qos = -1;
     int window = 100;

@@ -1,7 +1,8 @@
-// The MQTT 3.1.1 packets that clients send, as bytes.
+// The packets that clients send, at level 4 (MQTT 3.1.1) or 5 (MQTT 5.0), as bytes.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ inline void put16(uint8_t* at, uint16_t value) {
     at[0] = static_cast<uint8_t>(value >> 8);
     at[1] = static_cast<uint8_t>(value);
 }
+
+// The property that a session never expires.
+constexpr uint8_t FOREVER[] = {0x11, 0xff, 0xff, 0xff, 0xff};
 
 inline uint16_t get16(const uint8_t* at) { return static_cast<uint16_t>(at[0] << 8 | at[1]); }
 
@@ -42,14 +46,19 @@ inline Bytes packet(uint8_t first, const Bytes& body) {
     return out;
 }
 
-inline Bytes connect_packet(const std::string& client_id, bool clean) {
-    Bytes body{0, 4, 'M', 'Q', 'T', 'T', 4, static_cast<uint8_t>(clean ? 2 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255};
+// At level 5 a session that is not clean has to be asked to outlive its connection.
+inline Bytes connect_packet(const std::string& client_id, bool clean, int level = 4) {
+    auto version = static_cast<uint8_t>(level);
+    Bytes body{0, 4, 'M', 'Q', 'T', 'T', version, static_cast<uint8_t>(clean ? 2 : 0), KEEP_ALIVE >> 8, KEEP_ALIVE & 255};
+    if (level == 5) body.push_back(clean ? 0 : sizeof FOREVER);
+    if (level == 5 && !clean) body.insert(body.end(), std::begin(FOREVER), std::end(FOREVER));
     put_text(body, client_id);
     return packet(CONNECT << 4, body);
 }
 
-inline Bytes subscribe_packet(uint16_t id, const std::vector<std::string>& filters, int qos) {
+inline Bytes subscribe_packet(uint16_t id, const std::vector<std::string>& filters, int qos, int level = 4) {
     Bytes body{static_cast<uint8_t>(id >> 8), static_cast<uint8_t>(id)};
+    if (level == 5) body.push_back(0);
     for (const auto& filter : filters) {
         put_text(body, filter);
         body.push_back(static_cast<uint8_t>(qos));
@@ -63,10 +72,26 @@ inline Bytes unsubscribe_packet(uint16_t id, const std::string& filter) {
     return packet(UNSUBSCRIBE << 4 | 2, body);
 }
 
-// All of a PUBLISH that stands before the packet id or the payload.
-inline Bytes publish_head(const std::string& topic, int qos, size_t payload) {
+// The properties of a PUBLISH with their length, as that level has them.
+inline Bytes property_list(int level, int user_properties) {
+    if (level < 5) return {};
+    Bytes body;
+    for (int number = 0; number < user_properties; ++number) {
+        body.push_back(0x26);
+        put_text(body, "name-" + std::to_string(number));
+        put_text(body, "value-" + std::to_string(number));
+    }
+    Bytes out;
+    put_length(out, body.size());
+    out.insert(out.end(), body.begin(), body.end());
+    return out;
+}
+
+// All of a PUBLISH that stands before the packet id, the properties or the payload; `rest` is the size
+// of the last two.
+inline Bytes publish_head(const std::string& topic, int qos, size_t rest) {
     Bytes out{static_cast<uint8_t>(PUBLISH << 4 | qos << 1)};
-    put_length(out, 2 + topic.size() + (qos ? 2 : 0) + payload);
+    put_length(out, 2 + topic.size() + (qos ? 2 : 0) + rest);
     put_text(out, topic);
     return out;
 }

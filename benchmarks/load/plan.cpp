@@ -13,11 +13,14 @@ std::string numbered(char letter, int number) {
 }  // namespace
 
 Plan::Plan(const Options& options) : options_(options) {
+    properties = property_list(options_.publisher_level, options_.properties);
     make_streams();
     make_filters();
     for (uint32_t stream = 0; stream < streams.size(); ++stream)
         for (int subscriber = 0; subscriber < options_.subscribers; ++subscriber)
             streams[stream].receivers += wants(subscriber, stream);
+    if (options_.mapping == Mapping::shared)
+        for (auto& stream : streams) stream.receivers = 1;
 }
 
 void Plan::make_streams() {
@@ -30,7 +33,7 @@ void Plan::make_streams() {
                 stream.fresh = fresh;
                 stream.publisher = publisher;
                 stream.qos = options_.qos == MIXED ? topic % 3 : options_.qos;
-                stream.head = publish_head(stream.topic, stream.qos, options_.size);
+                stream.head = publish_head(stream.topic, stream.qos, properties.size() + options_.size);
                 streams.push_back(stream);
             }
 }
@@ -48,6 +51,10 @@ void Plan::make_filters() {
             for (auto& filter : filters)
                 for (const auto& prefix : options_.prefixes) filter.push_back(prefix + "/#");
             break;
+        case Mapping::shared:
+            for (auto& filter : filters)
+                for (const auto& prefix : options_.prefixes) filter.push_back("$share/bench/" + prefix + "/#");
+            break;
         case Mapping::wildcards:
             for (int topic = 0; topic < options_.topics; ++topic) {
                 auto place = static_cast<size_t>(topic);
@@ -63,6 +70,7 @@ bool Plan::wants(int subscriber, uint32_t stream) const {
         case Mapping::pairs:
             return streams[stream].publisher % options_.subscribers == subscriber;
         case Mapping::all:
+        case Mapping::shared:
             return true;
         case Mapping::wildcards:
             return topic % options_.subscribers == subscriber || (topic + 1) % options_.subscribers == subscriber;

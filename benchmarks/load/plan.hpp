@@ -27,13 +27,15 @@ class Plan {
     explicit Plan(const Options& options);
 
     std::vector<Stream> streams;
+    Bytes properties;  // of each message, with their length; nothing at level 4
     std::vector<std::vector<std::string>> filters;  // of each subscriber
 
     uint32_t stream_of(int publisher, int topic, bool fresh) const {
         return static_cast<uint32_t>((publisher * options_.topics + topic) * 2 + fresh);
     }
 
-    // Whether the filters of a subscriber match the topics of a stream.
+    // Whether the filters of a subscriber match the topics of a stream; with the mapping shared another
+    // subscriber may get the message.
     bool wants(int subscriber, uint32_t stream) const;
 
   private:

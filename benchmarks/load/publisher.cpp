@@ -10,7 +10,7 @@ constexpr uint64_t TOPIC_STEP = 7919;
 }  // namespace
 
 Publisher::Publisher(const Options& options, Plan& plan, const Pattern& pattern, int index)
-    : link(Role::publisher, index),
+    : link(Role::publisher, index, options.publisher_level),
       options_(options),
       plan_(plan),
       pattern_(pattern),
@@ -51,6 +51,7 @@ uint8_t* Publisher::encode(uint8_t* at, Stream& stream, uint32_t stream_index, i
     at += stream.head.size();
     if (stream.fresh) put_digits(at - DIGITS, stream.sent);
     if (stream.qos) at = put_packet_id(at, stream.qos);
+    at = std::copy(plan_.properties.begin(), plan_.properties.end(), at);
     at = pattern_.write(at, {stream_index, stream.sent++, now});
     ++published;
     expected += stream.receivers;
@@ -64,7 +65,7 @@ bool Publisher::publish_batch(int64_t now) {
     // Not before there is something to batch, as long as nothing but the limit is waited for.
     if (outstanding > limit_ - limit_ / 4) return false;
     size_t size = std::max(options_.batch, size_t{1});
-    uint8_t* begin = link.reserve(size + options_.size + 256);
+    uint8_t* begin = link.reserve(size + options_.size + plan_.properties.size() + 256);
     uint8_t* at = begin;
     while (static_cast<size_t>(at - begin) < size) {
         Stream& stream = choose();
@@ -79,7 +80,7 @@ bool Publisher::publish_batch(int64_t now) {
 
 bool Publisher::publish_one(int64_t now) {
     if (!link.is_idle() || !may_publish(choose())) return false;
-    uint8_t* begin = link.reserve(options_.size + 256);
+    uint8_t* begin = link.reserve(options_.size + plan_.properties.size() + 256);
     link.commit(static_cast<size_t>(encode(begin, choose(), chosen_, now) - begin));
     link.flush();
     return true;
@@ -88,9 +89,10 @@ bool Publisher::publish_one(int64_t now) {
 void Publisher::publish_probe() {
     const Stream& stream = plan_.streams[plan_.stream_of(index_, 0, false)];
     if (stream.qos && (unacknowledged == options_.window || ids_[next_id_] != FREE)) return;
-    uint8_t* begin = link.reserve(options_.size + 256);
+    uint8_t* begin = link.reserve(options_.size + plan_.properties.size() + 256);
     uint8_t* at = std::copy(stream.head.begin(), stream.head.end(), begin);
     if (stream.qos) at = put_packet_id(at, stream.qos);
+    at = std::copy(plan_.properties.begin(), plan_.properties.end(), at);
     at = pattern_.write(at, {PROBE, static_cast<uint32_t>(index_), 0});
     link.commit(static_cast<size_t>(at - begin));
     link.flush();
@@ -104,7 +106,9 @@ void Publisher::acknowledged(uint16_t id, State before, State after) {
 }
 
 void Publisher::on_packet(uint8_t first, const uint8_t* body, size_t length) {
-    if (length != 2) fail("publisher %d: an unexpected packet: %02x", index_, first);
+    // At level 5 a reason may follow: below 128 all is well.
+    bool is_right = link.level == 5 ? length == 2 || (length > 2 && body[2] < 128) : length == 2;
+    if (!is_right) fail("publisher %d: an unexpected packet: %02x", index_, first);
     uint16_t id = get16(body);
     switch (first >> 4) {
         case PUBACK:

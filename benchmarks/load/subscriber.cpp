@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdio>
 
-Subscriber::Subscriber(const Options& options, const Plan& plan, const Pattern& pattern, int index)
-    : link(Role::subscriber, index),
+Subscriber::Subscriber(const Options& options, const Plan& plan, const Pattern& pattern, Group* group, int index)
+    : link(Role::subscriber, index, options.level),
       options_(options),
       plan_(plan),
       pattern_(pattern),
+      group_(group),
       index_(index),
+      properties_(property_list(options.level, options.properties)),
       next_(plan.streams.size(), 0),
       probed_(static_cast<size_t>(options.publishers), false) {
     for (uint32_t stream = 0; stream < next_.size(); ++stream)
@@ -37,7 +39,8 @@ const uint8_t* Subscriber::acknowledge(uint8_t first, const uint8_t* at) {
 }
 
 void Subscriber::on_other(uint8_t first, const uint8_t* body, size_t length) {
-    if (first != (PUBREL << 4 | 2) || length != 2 || unreleased_.empty())
+    bool is_odd = link.level == 5 ? length < 2 : length != 2;
+    if (first != (PUBREL << 4 | 2) || is_odd || unreleased_.empty())
         fail("subscriber %d: an unexpected packet: %02x", index_, first);
     unreleased_[get16(body)] = false;
     answer(PUBCOMP, body);
@@ -60,9 +63,12 @@ const Stream* Subscriber::on_publish(
     uint8_t first, const uint8_t* body, size_t length, int64_t now, int64_t* delay) {
     size_t topic = length < 2 ? length : get16(body);
     int qos = first >> 1 & 3;
-    if (length != 2 + topic + (qos ? 2 : 0) + options_.size)
+    if (length != 2 + topic + (qos ? 2 : 0) + properties_.size() + options_.size)
         fail("subscriber %d: a PUBLISH of the wrong length: %zu", index_, length);
-    const uint8_t* payload = acknowledge(first, body + 2 + topic);
+    const uint8_t* properties = acknowledge(first, body + 2 + topic);
+    if (std::memcmp(properties, properties_.data(), properties_.size()) != 0)
+        fail("subscriber %d: a message came with other properties", index_);
+    const uint8_t* payload = properties + properties_.size();
     Stamp stamp;
     std::memcpy(&stamp, payload, sizeof stamp);
     if (!pattern_.is_right(payload, stamp)) fail("subscriber %d: a payload is damaged", index_);
@@ -75,13 +81,27 @@ const Stream* Subscriber::on_publish(
     check_topic(stream, stamp.number, body + 2, topic);
     if (qos != std::min(stream.qos, options_.subscribe_qos) || first & 1)
         fail("subscriber %d: a message came with QoS %d, retain %d", index_, qos, first & 1);
-    if (next_[stamp.stream] == stamp.number)
+    if (group_ != nullptr)
+        count_shared(stamp.stream, stamp.number);
+    else if (next_[stamp.stream] == stamp.number)
         ++next_[stamp.stream];
     else
         count_out_of_turn(stamp.stream, stamp.number);
     if (!early_.empty()) catch_up(stamp.stream);
     *delay = now - stamp.nanoseconds;
     return &stream;
+}
+
+// A member misses what others get; what it gets of a topic comes in order.
+void Subscriber::count_shared(uint32_t stream, uint32_t number) {
+    const Stream& sent = plan_.streams[stream];
+    if (number >= sent.sent) fail("subscriber %d: message %u of %s was not sent", index_, number, sent.topic.c_str());
+    if (!group_->take(stream, number))
+        fail("subscriber %d: message %u of %s came twice to the group", index_, number, sent.topic.c_str());
+    if (sent.fresh) return;
+    if (number < next_[stream])
+        fail("subscriber %d: message %u of %s came after %u", index_, number, sent.topic.c_str(), next_[stream] - 1);
+    next_[stream] = number + 1;
 }
 
 // What came early is no longer that when those before it have come.

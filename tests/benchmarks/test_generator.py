@@ -32,9 +32,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def spoiled(spoil: Spoil) -> Iterator[int]:
+def spoiled(spoil: Spoil, *, level: int = 4, in_turn: bool = False) -> Iterator[int]:
     """The port of a broker that does this to its messages."""
-    broker = Spoiler(spoil)
+    broker = Spoiler(spoil, level=level, in_turn=in_turn)
     try:
         yield broker.port
     finally:
@@ -55,8 +55,17 @@ def spoiled(spoil: Spoil) -> Iterator[int]:
         {"size": 16},
         {"size": 300_000, "outstanding": 20},
         {"batch": 0, "churn": 2, "slow": 1},
+        {"publishers": 3, "subscribers": 3, "level": 5, "properties": 2, "qos": "mixed"},
+        {"level": 5, "properties": 2, "qos": 1, "durable": 1},
+        {"publisher-level": 5, "properties": 2},
+        {"level": 5, "publisher-level": 4},
+        {"publishers": 3, "subscribers": 4, "level": 5, "mapping": "shared", "qos": "mixed"},
+        {"publishers": 3, "subscribers": 2, "mapping": "shared"},
     ],
-    ids=["pairs", "fan-out", "wildcards", "mixed", "qos2", "16B", "300kB", "churn"],
+    ids=[
+        *("pairs", "fan-out", "wildcards", "mixed", "qos2", "16B", "300kB", "churn"),
+        *("level5", "level5-durable", "5-to-4", "4-to-5", "shared5", "shared4"),
+    ],
 )
 def test_a_node_delivers_all_that_is_published(port: int, arguments: dict[str, object]) -> None:
     """Every message is there once for each subscription that matches it."""
@@ -163,6 +172,49 @@ def test_what_goes_wrong_is_told(spoil: Spoil, fresh: int, said: str) -> None:
         generator.run({"ports": port, "fresh": fresh, **FEW})
 
     assert said in str(failed.value)
+
+
+def other_property(packet: bytes) -> list[bytes]:
+    """The last letter of the properties is another one."""
+    place = packet.index(b"value-1") + len("value-1")
+    return [packet[: place - 1] + b"X" + packet[place:]]
+
+
+def test_properties_that_change_are_told() -> None:
+    """They belong to the message."""
+    arguments = {"level": 5, "properties": 2, **FEW}
+    with (
+        spoiled(at(100, other_property), level=5) as port,
+        pytest.raises(RunFailed, match="came with other properties"),
+    ):
+        generator.run({"ports": port, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fresh", "said"),
+    [
+        (at(100, drop), 0, "message 100 of bench/p0000/t0000/now has come to no member"),
+        (at(100, drop), 1, "1 of 200 deliveries did not come"),
+        (at(100, double), 0, "message 100 of bench/p0000/t0000/now came twice to the group"),
+        (at(100, double), 1, "message 100 of bench/p0000/t0000/00000000 came twice to the group"),
+        (swapped(100), 0, "message 100 of bench/p0000/t0000/now came after 101"),
+    ],
+    ids=["lost", "fresh-lost", "doubled", "fresh-doubled", "swapped"],
+)
+def test_what_goes_wrong_in_a_group_is_told(spoil: Spoil, fresh: int, said: str) -> None:
+    """Each message comes to one member, in its order."""
+    with spoiled(spoil) as port, pytest.raises(RunFailed) as failed:
+        generator.run({"ports": port, "fresh": fresh, "mapping": "shared", **FEW})
+
+    assert said in str(failed.value)
+
+
+def test_a_message_to_two_members_is_told() -> None:
+    """All get their copy of this one, as without a group."""
+    with spoiled(at(100, double), in_turn=True) as port, pytest.raises(RunFailed) as failed:
+        generator.run({"ports": port, "fresh": 0, "mapping": "shared", "subscribers": 2, **FEW})
+
+    assert "came twice to the group" in str(failed.value)
 
 
 def test_topics_that_are_used_once_may_change_places() -> None:
