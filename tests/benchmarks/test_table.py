@@ -66,6 +66,14 @@ def test_targets_stand_beside_what_was_reached() -> None:
     assert "| QoS 0, 1→1 | 44 MB, qos12 |  |  | ≤ 60 MB | ≤ 45 MB | **stretch** |" == base
 
 
+def test_a_bound_may_be_all_that_is_to_be_reached() -> None:
+    """It has no stretch, and numbers that long have commas."""
+    target = Target("rate", "txbroker qos12", 1_000_000, None, None)
+
+    assert ("≥ 1,000,000 /s", "") == (target.text(target.must), target.text(target.stretch))
+    assert ("must", "no") == (target.reached(2_000_000), target.reached(999_999))
+
+
 def test_what_was_not_measured_is_said() -> None:
     """With the bounds, and without a verdict."""
     _, _, rate, _ = targets_table([SCENARIO], {})
