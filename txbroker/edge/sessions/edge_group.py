@@ -11,7 +11,7 @@ Invariant: a message is held, done or returned, and never two of these.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -22,7 +22,6 @@ from txbroker.edge.routing.route import Route
 from txbroker.model.invariant import holds
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import Lent, OutboundMessage
 from txbroker.mqtt.wire.message import Message
 
@@ -34,14 +33,6 @@ UNCONFIRMED = 65_536
 
 Waiter = Callable[[Collection[str]], None]
 """Gets the apexes of the zones that have not confirmed."""
-
-
-@attrs.define(eq=False)
-class _Held:
-    """A message that a member has not answered."""
-
-    session: Session
-    place: LogPosition
 
 
 class EdgeGroup:
@@ -62,7 +53,7 @@ class EdgeGroup:
         self.pending: Collection[str] | None = None
         self.told_limit = 0
         self._ring: deque[Session] = deque()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, LogPosition] = {}
         self._places: dict[LogPosition, int] = {}
         self._done: dict[LogPosition, None] = {}
         self._unconfirmed: dict[int, tuple[LogPosition, ...]] = {}
@@ -107,6 +98,24 @@ class EdgeGroup:
 
     # messages
 
+    def lend_all(
+        self,
+        places: Sequence[LogPosition],
+        messages: Sequence[Message],
+        leases: Sequence[int],
+        *,
+        is_again: bool,
+    ) -> None:
+        """Give each member its share of many messages; what is left goes one by one, in turn."""
+        at = 0
+        for session, share in self._shares(places):
+            those = slice(at, at + share)
+            at += self._lend_share(
+                session, places[those], messages[those], leases[those], is_again=is_again
+            )
+        for place, message, lease in zip(places[at:], messages[at:], leases[at:], strict=True):
+            self.lend(place, message, lease, is_again=is_again)
+
     def lend(self, place: LogPosition, message: Message, lease: int, *, is_again: bool) -> None:
         """Give a message to the next member with room; without one the message is returned."""
         if not message.qos:
@@ -123,7 +132,7 @@ class EdgeGroup:
             subscription = session.shared.get(self.text)
             if subscription is None:
                 continue
-            entry = self._entry(subscription, message)
+            entry = subscription.entry(message)
             if not _is_accepted(session, entry):
                 continue
             if not entry.qos:
@@ -133,7 +142,7 @@ class EdgeGroup:
             entry.lease, entry.is_again = lease, is_again and entry.qos == 1
             if not session.clean:
                 entry.lent = Lent(self.text, place)
-            self._held[lease], self._places[place] = _Held(session, place), lease
+            self._held[lease], self._places[place] = place, lease
             if session.sender.lend(entry):
                 return
             del self._held[lease], self._places[place]
@@ -157,11 +166,11 @@ class EdgeGroup:
 
     def answer(self, lease: int) -> bool:
         """Note that a member has answered a message; return False for an unknown lease."""
-        held = self._held.pop(lease, None)
-        if held is None:
+        place = self._held.pop(lease, None)
+        if place is None:
             return False
-        del self._places[held.place]
-        self._done[held.place] = None
+        del self._places[place]
+        self._done[place] = None
         return True
 
     def own(self, place: LogPosition) -> None:
@@ -180,10 +189,10 @@ class EdgeGroup:
     def give_back(self, leases: Iterable[int]) -> None:
         """Return messages whose member has left; another member may get them."""
         for lease in leases:
-            held = self._held.pop(lease, None)
-            if held is not None:
-                del self._places[held.place]
-                self._returned[held.place] = True
+            place = self._held.pop(lease, None)
+            if place is not None:
+                del self._places[place]
+                self._returned[place] = True
 
     # reports
 
@@ -239,21 +248,57 @@ class EdgeGroup:
 
     # internal
 
+    def _shares(self, places: Sequence[LogPosition]) -> Iterator[tuple[Session, int]]:
+        """
+        Yield how many of these messages each member takes, the members with the least room first.
+
+        Nothing if a message is known, or if there are too few to give each member several.
+        """
+        left = len(places)
+        if left < 2 * len(self._ring):
+            return
+        for known in (self._places, self._done, self._unconfirmed_places, self._returned):
+            if not known.keys().isdisjoint(places):
+                return
+        rooms = [(self._room(one), one) for one in self._ring if self._takes_all(one)]
+        rooms.sort(key=lambda ready: ready[0])
+        for index, (room, session) in enumerate(rooms):
+            share = min(left // (len(rooms) - index), room)
+            left -= share
+            yield session, share
+
+    def _takes_all(self, session: Session) -> bool:
+        """True if the member accepts messages of every size, and answers them."""
+        subscription, sink = session.shared.get(self.text), session.sink
+        is_answering = subscription is not None and subscription.qos > 0
+        return is_answering and sink is not None and not sink.packet_writer.max_packet
+
+    def _lend_share(
+        self,
+        session: Session,
+        places: Sequence[LogPosition],
+        messages: Sequence[Message],
+        leases: Sequence[int],
+        *,
+        is_again: bool,
+    ) -> int:
+        """Give a member the first of these messages for which there is room; return how many."""
+        self._held.update(zip(leases, places, strict=True))
+        self._places.update(zip(places, leases, strict=True))
+        given = session.sender.lend_all(
+            session.shared[self.text], places, messages, leases, is_again=is_again
+        )
+        self._received += given
+        for place, lease in zip(places[given:], leases[given:], strict=True):
+            del self._held[lease], self._places[place]
+        return given
+
     def _next(self) -> Iterable[Session]:
         """Yield each connected member once, in turn."""
         for _ in range(len(self._ring)):
             session = self._ring[0]
             self._ring.rotate(-1)
             yield session
-
-    def _entry(self, subscription: SharedSubscription, message: Message) -> OutboundMessage:
-        identifiers = (subscription.identifier,) if subscription.identifier else ()
-        return OutboundMessage(
-            message,
-            min(subscription.qos, message.qos),
-            message.retain and subscription.is_as_published,
-            identifiers=identifiers,
-        )
 
     def _room(self, session: Session) -> int:
         subscription = session.shared.get(self.text)
@@ -267,7 +312,7 @@ class EdgeGroup:
         for session in self._next():
             subscription = session.shared.get(self.text)
             if subscription is not None:
-                entry = self._entry(subscription, message)
+                entry = subscription.entry(message)
                 if _is_accepted(session, entry):
                     session.sender.deliver_qos0(entry)
                     return
@@ -280,7 +325,7 @@ class EdgeGroup:
             session.sender.poll_packet_writer()
             return
         for index in range(run.count):
-            session.sender.deliver_qos0(self._entry(subscription, run.message(index)))
+            session.sender.deliver_qos0(subscription.entry(run.message(index)))
 
 
 def _has_room(session: Session) -> bool:

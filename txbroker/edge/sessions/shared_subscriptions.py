@@ -11,8 +11,7 @@ The group follows its zone: when another node serves that zone, the edge reports
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from txbroker.core import Run
 from txbroker.edge.routing.group_report import GroupReport
@@ -63,7 +62,7 @@ class SharedSubscriptions:
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
-        self._leases = count(1)
+        self._next_lease = 1
         self._lent_by: dict[int, EdgeGroup] = {}
 
     @property
@@ -188,8 +187,8 @@ class SharedSubscriptions:
         self,
         route: Route,
         text: str,
-        places: Iterable[LogPosition],
-        messages: Iterable[Message],
+        places: Sequence[LogPosition],
+        messages: Sequence[Message],
         *,
         is_again: bool,
     ) -> None:
@@ -197,12 +196,13 @@ class SharedSubscriptions:
         group = self._of(route, text)
         if group is None:
             return  # the coordinator hears that the group has left
-        for place, message in zip(places, messages, strict=True):
-            lease = next(self._leases)
-            self._lent_by[lease] = group
-            group.lend(place, message, lease, is_again=is_again)
+        leases = range(self._next_lease, self._next_lease + len(places))
+        self._next_lease = leases.stop
+        self._lent_by.update(dict.fromkeys(leases, group))
+        group.lend_all(places, messages, leases, is_again=is_again)
+        for lease in leases:
             if not group.has_lease(lease):
-                del self._lent_by[lease]
+                self._lent_by.pop(lease, None)
         self._change(group)
 
     def on_run(self, route: Route, text: str, run: Run) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
-from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
+from txbroker.mqtt.session.window import Lent, OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 
 LATER_MESSAGES = 1_000
@@ -268,6 +269,28 @@ class BaseSender:
     def lend(self, entry: OutboundMessage) -> bool:
         """Send a message that a group lends; return False if there is no room."""
         raise NotImplementedError
+
+    def lend_all(
+        self,
+        subscription: SharedSubscription,
+        places: Sequence[LogPosition],
+        messages: Sequence[Message],
+        leases: Sequence[int],
+        *,
+        is_again: bool,
+    ) -> int:
+        """
+        Send messages that a group lends, up to the first without room; return how many.
+
+        The group knows the messages by `places`, and its edge by `leases`.
+        """
+        for given, message in enumerate(messages):
+            entry = subscription.entry(message)
+            entry.lease, entry.is_again = leases[given], is_again and entry.qos == 1
+            entry.lent = Lent(subscription.topic_filter, places[given])
+            if not self.lend(entry):
+                return given
+        return len(messages)
 
     def reclaim(self) -> tuple[list[int], list[int]]:
         """

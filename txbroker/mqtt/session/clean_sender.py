@@ -9,24 +9,29 @@ with any session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.session_ports import Sink
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.return_codes import wrong_answer
 
 
 class CleanSender(BaseSender):
-    """The sender of a clean session."""
+    """
+    The sender of a clean session.
+
+    `_leases` has the lease and the QoS of each lent message in flight, by packet id.
+    """
 
     __slots__ = ("_leases",)
 
     def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
         super().__init__(session, limits=limits)
-        self._leases: dict[int, OutboundMessage] | None = None
+        self._leases: dict[int, tuple[int, int]] | None = None
 
     # from the session: its life
 
@@ -163,7 +168,7 @@ class CleanSender(BaseSender):
         if self._leases and self.sink is not None:
             landed = self.sink.packet_writer.dequeue_landed()
             if landed:
-                leases = [self._leases.pop(packet_id).lease for packet_id in landed]
+                leases = [self._leases.pop(packet_id)[0] for packet_id in landed]
                 self._session.answer_leases(leases)
 
     # from a group, which lends messages
@@ -192,8 +197,41 @@ class CleanSender(BaseSender):
             return False
         if self._leases is None:
             self._leases = {}
-        self._leases[packet_id] = entry
+        self._leases[packet_id] = entry.lease, entry.qos
         return True
+
+    def lend_all(
+        self,
+        subscription: SharedSubscription,
+        places: Sequence[LogPosition],
+        messages: Sequence[Message],
+        leases: Sequence[int],
+        *,
+        is_again: bool,
+    ) -> int:
+        """Send messages that a group lends, as `lend` does, without an object for each."""
+        if self.sink is None:
+            return 0
+        lend, known = self.sink.packet_writer.lend, self._leases
+        if known is None:
+            known = self._leases = {}
+        most, properties = subscription.qos, subscription.properties
+        is_as_published = subscription.is_as_published
+        for given, message in enumerate(messages):
+            qos = min(most, message.qos)
+            packet_id = lend(
+                message.topic.encode(),
+                message.payload,
+                qos,
+                message.size,
+                message.properties + properties,
+                retain=is_as_published and message.retain,
+                again=is_again and qos == 1,
+            )
+            if not packet_id:
+                return given
+            known[packet_id] = leases[given], qos
+        return len(messages)
 
     def reclaim(self) -> tuple[list[int], list[int]]:
         """
@@ -206,8 +244,8 @@ class CleanSender(BaseSender):
         lent, self._leases = self._leases, None
         back: list[int] = []
         ended: list[int] = []
-        for entry in (lent or {}).values():
-            (back if entry.qos == 1 else ended).append(entry.lease)
+        for lease, qos in (lent or {}).values():
+            (back if qos == 1 else ended).append(lease)
         return back, ended
 
     # from the edge and from operators

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import attrs
 
+from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.properties import Properties, encode_properties
 from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
 
 
@@ -25,3 +28,19 @@ class SharedSubscription:
     def is_as_published(self) -> bool:
         """True if messages keep the RETAIN flag of their publisher."""
         return bool(self.options & AS_PUBLISHED)
+
+    @property
+    def properties(self) -> bytes:
+        """Return the properties that its messages get at level 5."""
+        if not self.identifier:
+            return b""
+        return encode_properties(Properties(subscription_identifiers=(self.identifier,)))
+
+    def entry(self, message: Message) -> OutboundMessage:
+        """Return the message as the session's client gets it."""
+        return OutboundMessage(
+            message,
+            min(self.qos, message.qos),
+            message.retain and self.is_as_published,
+            identifiers=(self.identifier,) if self.identifier else (),
+        )

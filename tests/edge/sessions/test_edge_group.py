@@ -1,0 +1,121 @@
+"""The members of a group at one edge: who gets which of many messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pair import Alarms, Client, Recorder, make_edge
+from txbroker.edge.sessions.edge_group import EdgeGroup
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Publish
+
+TEXT = "$share/g/a/#"
+PART = JournalId("a", 1)
+
+
+class Members:
+    """An edge whose clients are members of one group, with room for `inflight` messages each."""
+
+    def __init__(self, count: int, inflight: int = 100, *, qos: int = 1) -> None:
+        self.edge = make_edge(Alarms(), Recorder())
+        self.group = EdgeGroup(TEXT, "a/#")
+        self.clients = [Client(self.edge, f"member-{number}") for number in range(count)]
+        self._leases = 0
+        for client in self.clients:
+            session = client.session
+            session.sender.set_limits(type(session.sender._limits)(inflight=inflight))
+            session.share(SharedSubscription(TEXT, qos))
+            self.group.sessions[session.client_id] = session
+            self.group.connect(session)
+
+    def lend(self, first: int, count: int) -> list[int]:
+        """Lend messages with these offsets; return their leases."""
+        places = [LogPosition(PART, offset) for offset in range(first, first + count)]
+        messages = [Message("a/b", b"%d" % place.offset, 1, False) for place in places]
+        leases = range(self._leases + 1, self._leases + 1 + count)
+        self._leases += count
+        self.group.lend_all(places, messages, leases, is_again=False)
+        self.group.check()
+        return list(leases)
+
+    def offsets(self) -> list[list[int]]:
+        """The offsets of what each member got."""
+        return [[int(payload) for payload in client.payloads] for client in self.clients]
+
+
+def test_each_member_gets_its_share_in_order() -> None:
+    """As many each, none twice."""
+    members = Members(3)
+    members.lend(1, 30)
+
+    found = members.offsets()
+    assert [10, 10, 10] == [len(one) for one in found]
+    assert all(one == sorted(one) for one in found)
+    assert list(range(1, 31)) == sorted(offset for one in found for offset in one)
+
+
+def test_few_messages_go_in_turn() -> None:
+    """Also to those who had none of the last ones."""
+    members = Members(3)
+    for first in (1, 3):
+        members.lend(first, 2)
+
+    assert [[1, 4], [2], [3]] == members.offsets()
+
+
+def test_a_member_with_less_room_takes_less() -> None:
+    """Others take its share; what nobody has room for is returned."""
+    members = Members(2, inflight=10)
+    members.lend(1, 3)
+    members.lend(4, 20)
+
+    assert [10, 10] == [len(one) for one in members.offsets()]
+    report = members.group.report()
+    assert [21, 22, 23] == sorted(place.offset for place in report.returned)
+    assert 23 == report.limit
+
+
+def test_what_is_lent_again_among_others_comes_once() -> None:
+    """The coordinator lends it again as the edge's report was on its way."""
+    members = Members(2)
+    members.lend(1, 10)
+    members.lend(6, 10)
+
+    assert list(range(1, 16)) == sorted(offset for one in members.offsets() for offset in one)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_members_answer_is_reported(qos: int) -> None:
+    """A message to a member of QoS 0 is done when it is sent."""
+    members = Members(2, qos=qos)
+    leases = members.lend(1, 10)
+    for lease in leases:
+        assert members.group.answer(lease) is bool(qos)
+
+    assert list(range(1, 11)) == sorted(place.offset for place in members.group.report().done)
+
+
+def test_a_member_with_a_maximum_packet_size_gets_what_it_accepts() -> None:
+    """Each message has to be looked at then; the other member gets those that are too large."""
+    members = Members(2)
+    members.clients[0].packet_writer.max_packet = 5
+    members.lend(1, 10)
+
+    assert [[], list(range(1, 11))] == members.offsets()
+
+
+def test_a_member_that_leaves_returns_its_share() -> None:
+    """Those that it has not acknowledged."""
+    members = Members(2)
+    members.lend(1, 10)
+    session: Session = members.clients[0].session
+    lent = [event.packet_id for event in members.clients[0].events if isinstance(event, Publish)]
+    session.sender.on_pubacks([packet_id for packet_id in lent[:2] if packet_id is not None])
+    back, ended = session.sender.reclaim()
+    members.group.give_back(back)
+
+    assert not ended
+    assert [3, 4, 5] == sorted(place.offset for place in members.group.report().returned)
