@@ -187,7 +187,7 @@ class DeliveryReceiver:
             self.in_turn(partial(self._on_retained, message))
             return
         if self._kind == link_pb2.Batch.GROUP:
-            self._on_lent(message)
+            self._on_lent([message])
             return
         ((offset, _),) = self._next_offsets(1)
         if self._publishers is not None:
@@ -239,8 +239,7 @@ class DeliveryReceiver:
 
     def _on_group_run(self, run: Run) -> None:
         if run.qos:
-            for index in range(run.count):
-                self._on_lent(run.message(index))
+            self._on_lent([run.message(index) for index in range(run.count)])
             return
         self._next_offsets(run.count)
         self._check_group_topics(run.topics())
@@ -250,19 +249,22 @@ class DeliveryReceiver:
         self._consumed += run.size
         self._edge.shared.on_run(self._route, group, run)
 
-    def _on_lent(self, message: Message) -> None:
-        ((offset, _),) = self._next_offsets(1)
-        self._check_group_topics((message.topic,))
-        place = LogPosition(self._group_part, offset)
-        deliver = partial(self._deliver_lent, self._group, place, message, self._is_again)
+    def _on_lent(self, messages: list[Message]) -> None:
+        places = [
+            LogPosition(self._group_part, first and first + place)
+            for first, count in self._next_offsets(len(messages))
+            for place in range(count)
+        ]
+        self._check_group_topics({message.topic for message in messages})
+        deliver = partial(self._deliver_lent, self._group, places, messages, self._is_again)
         self.in_turn(deliver)
 
     def _deliver_lent(
-        self, group: str, place: LogPosition, message: Message, is_again: bool
+        self, group: str, places: list[LogPosition], messages: list[Message], is_again: bool
     ) -> None:
-        self._consumed += message.size
+        self._consumed += sum(message.size for message in messages)
         shared = self._edge.shared
-        shared.on_lent(self._route, group, (place,), (message,), is_again=is_again)
+        shared.on_lent(self._route, group, places, messages, is_again=is_again)
 
     def _check_group_topics(self, topics: Iterable[str]) -> None:
         """Refuse topics that do not match the group's filter; raises `LinkError`."""
