@@ -67,12 +67,6 @@ class GroupEdge:
         return 0 if self.port is None or not self.members else max(self.limit - self.sent, 0)
 
 
-@attrs.define(eq=False)
-class _Lent:
-    packet_id: int
-    edge: GroupEdge
-
-
 class GroupCoordinator:
     """
     The group `text`; the session's `GroupSink` while a session is attached.
@@ -107,7 +101,7 @@ class GroupCoordinator:
         self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
         self._settled_at = 0.0
         self._resumed_at: float | None = None
-        self._lent: dict[LogPosition, _Lent] = {}
+        self._lent: dict[LogPosition, tuple[int, GroupEdge]] = {}
         self._held: dict[LogPosition, GroupEdge] = {}
         self._answered: set[LogPosition] = set()
         self._completed: list[int] = []
@@ -204,8 +198,8 @@ class GroupCoordinator:
             return
         edge.port, edge.members = None, 0
         sender = self.sender
-        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
-            entry = None if sender is None else sender.flight(self._lent[place].packet_id)
+        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
+            entry = None if sender is None else sender.flight(self._lent[place][0])
             if entry is None or entry.qos == 1:
                 self._take_back(edge, place, is_again=True)
         self._changed(self)
@@ -213,7 +207,7 @@ class GroupCoordinator:
     def remove(self, edge: GroupEdge) -> None:
         """Forget an edge, and lend all of its messages to others."""
         self.edges.pop(edge.name, None)
-        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
+        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
             self._take_back(edge, place, is_again=True)
         for place in [place for place, holder in self._held.items() if holder is edge]:
             del self._held[place]
@@ -221,21 +215,31 @@ class GroupCoordinator:
 
     # from the session (GroupSink)
 
-    def lend(self, packet_id: int, entry: OutboundMessage) -> None:
-        """Lend a QoS 1 or 2 message to a member."""
+    def lend(self, flights: list[tuple[int, OutboundMessage]]) -> None:
+        """Lend QoS 1 and 2 messages, each to a member."""
+        now = self._now()
+        for packet_id, entry in flights:
+            if self._held or self._answered or entry.is_again:
+                self._lend_again(packet_id, entry)
+            else:
+                entry.begin_to_wait(now)
+                self._waiting.append((packet_id, entry))
+        self._changed(self)
+
+    def _lend_again(self, packet_id: int, entry: OutboundMessage) -> None:
+        """Lend a message that an edge may have, or may have answered."""
         place = _place(packet_id, entry)
         holder = self._held.pop(place, None)
         if place in self._answered:
             self._answered.discard(place)
             self._completed.append(packet_id)
         elif holder is not None:
-            self._lent[place] = _Lent(packet_id, holder)
+            self._lent[place] = packet_id, holder
         elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
             self._doubtful[place] = packet_id, entry
         else:
             entry.begin_to_wait(self._now())
             self._waiting.append((packet_id, entry))
-        self._changed(self)
 
     def deliver_qos0(self, entry: OutboundMessage) -> None:
         """Send a QoS 0 message to a member, or discard the message."""
@@ -294,7 +298,7 @@ class GroupCoordinator:
         """Apply the first report on a connection: all that the edge has of the group's messages."""
         edge.port, edge.life, edge.sent, edge.is_stale = port, port.edge_life, 0, False
         held, done = set(report.held), set(report.done)
-        for place in [place for place, lent in self._lent.items() if lent.edge is edge]:
+        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
             if place not in held and place not in done:
                 self._take_back(edge, place, is_again=True)
         waiting = {_place(*flight): flight for flight in self._waiting}
@@ -303,7 +307,7 @@ class GroupCoordinator:
             flight = self._doubtful.pop(place, None) or waiting.get(place)
             if flight is not None:
                 kept.append(place)
-                self._lent[place] = _Lent(flight[0], edge)
+                self._lent[place] = flight[0], edge
             elif place not in self._lent:
                 self._held[place] = edge
         if kept:
@@ -324,7 +328,7 @@ class GroupCoordinator:
             flight = self._doubtful.pop(place, None)
             self._held.pop(place, None)
             if lent is not None:
-                packet_ids.append(lent.packet_id)
+                packet_ids.append(lent[0])
             elif flight is not None:
                 packet_ids.append(flight[0])
             elif self.sender is None or self.sender.has_unread:
@@ -341,13 +345,13 @@ class GroupCoordinator:
     def _take_back(self, edge: GroupEdge, place: LogPosition, *, is_again: bool) -> None:
         """Let a message wait again, before all others."""
         lent = self._lent.get(place)
-        if lent is None or lent.edge is not edge or self.sender is None:
+        if lent is None or lent[1] is not edge or self.sender is None:
             return
         del self._lent[place]
-        entry = self.sender.flight(lent.packet_id)
+        entry = self.sender.flight(lent[0])
         if entry is not None and entry.message is not None:
             entry.is_again = entry.is_again or is_again
-            self._waiting.appendleft((lent.packet_id, entry))
+            self._waiting.appendleft((lent[0], entry))
 
     def _distribute(self) -> None:
         """Lend waiting messages to the edges that have room, in turn."""
@@ -364,23 +368,24 @@ class GroupCoordinator:
         """Lend the next messages of one part to an edge."""
         port = edge.port
         assert port is not None
+        waiting, now = self._waiting, self._now()
         part: JournalId | None = None
         is_again = False
         offsets: list[int] = []
         messages: list[Message] = []
-        while self._waiting and len(offsets) < most:
-            packet_id, entry = self._waiting[0]
-            place = _place(packet_id, entry)
-            if part is not None and (place.part, entry.is_again) != (part, is_again):
+        while waiting and len(offsets) < most:
+            packet_id, entry = waiting[0]
+            place = entry.place or _place(packet_id, entry)
+            if part is not None and (place.part != part or entry.is_again != is_again):
                 break
-            self._waiting.popleft()
-            if not entry.end_to_wait(self._now()) or entry.message is None:
+            waiting.popleft()
+            if (entry.until is not None and not entry.end_to_wait(now)) or entry.message is None:
                 self._expire(packet_id)
                 continue
             part, is_again = place.part, entry.is_again
             offsets.append(place.offset)
             messages.append(entry.message)
-            self._lent[place] = _Lent(packet_id, edge)
+            self._lent[place] = packet_id, edge
         if part is None:
             return
         edge.sent += len(offsets)

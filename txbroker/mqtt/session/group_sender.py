@@ -24,8 +24,8 @@ GROUP_PREFIX: Final = "$share/"
 class GroupSink(Sink, Protocol):
     """The distributor of a group's messages."""
 
-    def lend(self, packet_id: int, entry: OutboundMessage) -> None:
-        """Lend a QoS 1 or 2 message to a member."""
+    def lend(self, flights: list[tuple[int, OutboundMessage]]) -> None:
+        """Lend QoS 1 and 2 messages, each to a member."""
 
     def deliver_qos0(self, entry: OutboundMessage) -> None:
         """Send a QoS 0 message to a member, or discard the message."""
@@ -71,11 +71,10 @@ class GroupSender(DurableSender):
     # internal
 
     def _emit(self, flights: list[tuple[int, OutboundMessage]]) -> None:
-        sink = self.sink
-        if sink is not None:
-            for packet_id, entry in flights:
+        if self.sink is not None:
+            for _, entry in flights:
                 entry.is_again, entry.is_sent = entry.is_sent, True
-                sink.lend(packet_id, entry)
+            self.sink.lend(flights)
 
     def _count_if_full(self, window: Window) -> None:
         """Note nothing: a full window is what members that are busy look like."""
