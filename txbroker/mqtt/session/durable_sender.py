@@ -136,13 +136,15 @@ class DurableSender(BaseSender):
         window = self.window
         if window is None:
             window = self.window = Window()
-        may_launch = not window.waiting
+        # Nothing is sent before the save, so that the output keeps its room meanwhile.
+        may_launch = not window.waiting and sink.packet_writer.has_room
+        inflight, memory = self.inflight, self._limits.memory
         is_launched, taken = False, 0
         for entry in entries:
             if self.is_too_large(entry):
                 taken += 1
                 continue
-            may_launch = may_launch and self._can_launch(window, sink)
+            may_launch = may_launch and window.is_open(inflight, memory)
             if may_launch:
                 self._launch(window, entry)
                 is_launched = True
