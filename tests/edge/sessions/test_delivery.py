@@ -1,16 +1,20 @@
-"""What becomes of packet writers that a run has filled."""
+"""What becomes of packet writers that a run has filled, and of what is read later."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import pytest
 
 from tests.support.clock import Clock
 from txbroker.core import HIGH_MARK, Router
 from txbroker.edge.sessions import delivery
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.model.log_position import JournalId
+from txbroker.mqtt.session.cursor import Cursor, Subscription, WaitingRecords
+from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED, NO_LOCAL
 
 
 @attrs.define
@@ -53,3 +57,53 @@ def test_those_that_a_run_has_filled_are_written_before_the_next() -> None:
 def test_a_crowd_that_takes_long_is_written_in_turns_of_its_own() -> None:
     """32 that read nothing took 170 ms, in which nobody else was served."""
     assert [1, 1] + [0] * 18 == flushes(0.6 * delivery.FULL_FOR)
+
+
+PART = JournalId("", 1)
+
+
+class UnreadRun:
+    """Messages of QoS 1 that nobody may decode."""
+
+    qos, count, size = 1, 2, 200
+
+    def message(self, index: int) -> Any:
+        """What must not be asked for."""
+        raise AssertionError("a message that is read later was decoded")
+
+
+class Behind:
+    """A session that is behind in `PART`, with one subscription of these options."""
+
+    is_behind, clean, client_id = True, True, "reader"
+
+    def __init__(self, options: int) -> None:
+        cursor = Cursor(PART, 0)
+        cursor.waiting = WaitingRecords(seen=0, end=0)
+        self.places = SimpleNamespace(behind={PART: cursor})
+        self.subscriptions = {"#": Subscription("#", 1, options=options)}
+        self.waiting = cursor.waiting
+
+
+def deliver_later(options: int) -> WaitingRecords:
+    """What waits for a session with these options after a run that it reads later."""
+    none: Any = None
+    run: Any = UnreadRun()
+    session: Any = Behind(options)
+    tested = Delivery(none, none, Router(lambda: None), now=Clock().now)
+    tested.deliver_left(run, PART, [(session, 0), (session, 1)])
+    return session.waiting
+
+
+@pytest.mark.parametrize("options", [0, AS_PUBLISHED])
+def test_what_is_read_later_is_not_decoded(options: int) -> None:
+    """Groups ask for the RETAIN flag of the publisher, which the journal has."""
+    waiting = deliver_later(options)
+
+    assert (2, 200) == (waiting.messages, waiting.size)
+
+
+def test_what_may_be_the_clients_own_is_decoded() -> None:
+    """Its own messages are not counted."""
+    with pytest.raises(AssertionError, match="was decoded"):
+        deliver_later(NO_LOCAL)

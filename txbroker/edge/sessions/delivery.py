@@ -24,6 +24,7 @@ from txbroker.mqtt.session.match import Match, match_of
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.subscription_options import NO_LOCAL
 
 FULL_FOR = 0.004
 """
@@ -157,7 +158,10 @@ class Delivery:
         if cursor is None:
             return False
         subscriptions = session.subscriptions.values()
-        if not all(s.qos and not (s.pending or s.is_held or s.options) for s in subscriptions):
+        # Its own messages do not come to a client that says so: these must be looked at.
+        if not all(
+            s.qos and not (s.pending or s.is_held or s.options & NO_LOCAL) for s in subscriptions
+        ):
             return False
         if cursor.waiting is not None:
             those = run if len(indices) == run.count else run.select(indices)
