@@ -100,12 +100,12 @@ class Recorder:
 class Client(SinkRecorder):
     """A connection's sink, and the session behind it."""
 
-    def __init__(self, edge: Edge, client_id: str) -> None:
+    def __init__(self, edge: Edge, client_id: str, *, clean: bool = True) -> None:
         super().__init__(edge.router)
         self.edge = edge
         self.subacks: list[int] = []
         self.session: Session
-        edge.clients.connect(Connect(client_id=client_id), self._accept)
+        edge.clients.connect(Connect(client_id=client_id, clean_session=clean), self._accept)
         self._id = 0
 
     def _accept(self, session: Session, present: bool) -> None:

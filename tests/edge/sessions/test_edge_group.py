@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.keeping import CommitRecorder
 from tests.support.pair import Alarms, Client, Recorder, make_edge
 from txbroker.edge.sessions.edge_group import EdgeGroup
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
+from txbroker.mqtt.session.window import Lent, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
 
@@ -19,14 +21,20 @@ PART = JournalId("a", 1)
 class Members:
     """An edge whose clients are members of one group, with room for `inflight` messages each."""
 
-    def __init__(self, count: int, inflight: int = 100, *, qos: int = 1) -> None:
-        self.edge = make_edge(Alarms(), Recorder())
+    def __init__(
+        self, count: int, inflight: int = 100, *, qos: int = 1, clean: bool = True
+    ) -> None:
+        self.commit = CommitRecorder()
+        self.edge = make_edge(Alarms(), Recorder(), commit=self.commit)
         self.group = EdgeGroup(TEXT, "a/#")
-        self.clients = [Client(self.edge, f"member-{number}") for number in range(count)]
+        self.clients = [
+            Client(self.edge, f"member-{number}", clean=clean) for number in range(count)
+        ]
+        self.commit.commit()
         self._leases = 0
         for client in self.clients:
             session = client.session
-            session.sender.set_limits(type(session.sender._limits)(inflight=inflight))
+            session.sender.set_limits(SessionLimits(inflight=inflight))
             session.share(SharedSubscription(TEXT, qos))
             self.group.sessions[session.client_id] = session
             self.group.connect(session)
@@ -55,6 +63,18 @@ def test_each_member_gets_its_share_in_order() -> None:
     assert [10, 10, 10] == [len(one) for one in found]
     assert all(one == sorted(one) for one in found)
     assert list(range(1, 31)) == sorted(offset for one in found for offset in one)
+
+
+def test_members_with_durable_sessions_get_their_shares_when_these_are_durable() -> None:
+    """A packet id is durable before a packet with it leaves."""
+    members = Members(2, clean=False)
+    members.lend(1, 10)
+    before = members.offsets()
+    members.commit.commit()
+
+    assert ([[], []], [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]) == (before, members.offsets())
+    lent = [entry.lent for _, entry in members.clients[0].session.durable_sender.flows()]
+    assert [Lent(TEXT, LogPosition(PART, offset)) for offset in range(1, 6)] == lent
 
 
 def test_few_messages_go_in_turn() -> None:
