@@ -195,7 +195,7 @@ def encode_numbered(entry: OutboundMessage, now: float, kept_at: int) -> bytes:
     `kept_at`: the same moment by the node's message clock, which goes on over a restart.
     """
     flow = state_pb2.StoredFlow(qos=entry.qos, retain=entry.retain, identifiers=entry.identifiers)
-    _add_message(flow, entry.aged(now))
+    _add_message(flow, entry, now)
     if entry.until is not None:
         flow.kept_at = kept_at
     return flow.SerializeToString()
@@ -337,7 +337,7 @@ class _Parts:
         if place is not None:
             flow.part, flow.offset = self.of(place.part) + 1, place.offset
         elif whole:
-            _add_message(flow, entry.aged(self._now))
+            _add_message(flow, entry, self._now)
         else:
             flow.number = entry.number
 
@@ -360,7 +360,8 @@ def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
     return there.offset - here.offset
 
 
-def _add_message(flow: state_pb2.StoredFlow, message: Message | None) -> None:
+def _add_message(flow: state_pb2.StoredFlow, entry: OutboundMessage, now: float) -> None:
+    message = entry.aged(now)
     if message is not None:
         flow.topic, flow.payload, flow.message_qos = message.topic, message.payload, message.qos
         flow.properties = message.properties

@@ -33,7 +33,7 @@ def publish_properties(columns: Mapping[str, Any], topic: str) -> Properties | N
         if wanted := problem(value):
             raise PipelineError(f"column {name}: {_shown(value)} on topic {topic!r}; {wanted}")
         if made is None:
-            made = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            made = Properties(PacketTypes.PUBLISH)
         setattr(made, _NAMES[name], convert(value))
     return made
 

@@ -212,7 +212,7 @@ class _Session:
         self._client.max_inflight_messages_set(0)
         self._client.connect_timeout = PATIENCE / 4
         if is_level_5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = LONGEST
             self._client.connect(*address, clean_start=clean, properties=properties)
         else:
