@@ -94,7 +94,7 @@ class Checker:
 
     def __init__(self, sites: Mapping[str, str]) -> None:
         self._report = Report()
-        losses = Losses()
+        self.losses = losses = Losses()
         self.acknowledgements = _Acknowledgements(self._report)
         sessions = _Sessions(self._report, losses, sites)
         self.deliveries = Deliveries(self._report, losses, sessions.begun_elsewhere)

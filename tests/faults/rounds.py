@@ -211,6 +211,10 @@ class Play:
         """A node's disk is lost. If it is gone for good, its clients have to go to its parent."""
         fields = {"node": loss.name, "zones": loss.zones, "kept": loss.kept, "nodes": loss.nodes}
         self._note(Ruined, **fields, is_void=loss.is_void)
+        for subscriber in (*self._subscribers, *self._late.values()):
+            # A session that it finds may be one that began without a word to it.
+            if subscriber.name in self._checker.losses.sessions:
+                subscriber.is_subscribed = False
         if loss.is_void:
             return
         (refuge,) = (each.parent for each in self._tree.nodes if each.name == loss.name)
