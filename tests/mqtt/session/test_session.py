@@ -620,3 +620,18 @@ def test_live_messages_never_pass_those_that_come_from_the_journal() -> None:
     live.append(session.is_live(PART))
 
     assert [True, False, True, False, True, False, True, False] == live
+
+
+def test_publishes_come_in_runs_again_once_all_repeats_are_answered() -> None:
+    """The order of acknowledgements ends with the flows of the earlier connection."""
+    bench = attached()
+    receiver = bench.session.receiver
+    flow = receiver.accept(Publish("t", b"1", 1, False, False, 7))
+    assert flow is not None and receiver.is_plain
+    bench.attach()
+    assert not receiver.is_plain
+    receiver.accept(Publish("t", b"1", 1, False, True, 7))
+    receiver.on_accepted(flow)
+
+    assert [Puback(7)] == bench.take()
+    assert receiver.is_plain and not receiver.sent
