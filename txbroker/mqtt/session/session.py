@@ -348,11 +348,14 @@ class Session:
 
     def share(self, subscription: SharedSubscription) -> None:
         """Add a shared subscription, in place of one with the same filter."""
-        self.shared = {**self.shared, subscription.topic_filter: subscription}
+        if not isinstance(self.shared, dict):
+            self.shared = {}
+        self.shared[subscription.topic_filter] = subscription
 
     def unshare(self, topic_filter: str) -> None:
         """Remove a shared subscription."""
-        self.shared = {f: s for f, s in self.shared.items() if f != topic_filter} or _NONE_SHARED
+        if isinstance(self.shared, dict):
+            del self.shared[topic_filter]
 
     # from the edge: messages
 
