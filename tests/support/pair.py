@@ -155,7 +155,7 @@ class Client(SinkRecorder):
 class NoGroups:
     """Coordinates no group (`GroupCoordinators`)."""
 
-    def on_edge(self, name: str, life: int) -> None:
+    def on_edge(self, port: object) -> None:
         """No group has members there."""
 
     def lose(self, port: object) -> None:

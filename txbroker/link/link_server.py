@@ -261,12 +261,6 @@ class LinkServer:
         assert self.peer is not None
         return self.peer.edge
 
-    @property
-    def edge_life(self) -> int:
-        """Return the number of the edge's process."""
-        assert self.peer is not None
-        return self.peer.incarnation
-
     def lend(
         self,
         group: str,
@@ -531,7 +525,7 @@ class LinkServer:
             self.close(MANY_MARKS)
             return
         self._deliveries.peer = self.peer
-        self._host.groups.on_edge(self.peer.edge, self.peer.incarnation)
+        self._host.groups.on_edge(self)
         self._welcome(in_doubt)
         for one in back:
             gone = types_pb2.Gone(

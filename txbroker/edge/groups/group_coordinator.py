@@ -16,7 +16,7 @@ Invariant: a message in flight is at one place: waiting, in doubt, or lent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -37,6 +37,9 @@ SETTLING: Final = 3.0
 MOST_LENT: Final = 65_535
 """The most unanswered messages of a group: each has a packet id."""
 
+MOST_REPORTED: Final = 2 * MOST_LENT
+"""The most messages of which edges may report before the session has them."""
+
 _NO_JOURNAL: Final = JournalId("", 0)
 """Stands for the journal of a message that no journal has; its offset is the packet id."""
 
@@ -46,20 +49,19 @@ class GroupEdge:
     """
     An edge with members, connected or not.
 
-    - `life`: the number of its process that reported last.
     - `sent`: messages lent on the present connection; at most `limit`.
     - `turns`: messages lent for each member, by which edges take turns.
+    - `awaited`: the connection on which its first report is due.
     """
 
     name: str
-    life: int = 0
     port: MemberPort | None = None
     members: int = 0
     is_durable: bool = False
     limit: int = 0
     sent: int = 0
     turns: float = 0.0
-    is_stale: bool = False
+    awaited: MemberPort | None = None
 
     @property
     def room(self) -> int:
@@ -104,8 +106,9 @@ class GroupCoordinator:
         self._lent: dict[LogPosition, tuple[int, GroupEdge]] = {}
         self._held: dict[LogPosition, GroupEdge] = {}
         self._answered: set[LogPosition] = set()
-        self._completed: list[int] = []
-        self._confirms: list[tuple[MemberPort, int]] = []
+        self._completed: dict[int, LogPosition] = {}
+        self._confirms: dict[MemberPort, int] = {}
+        self._asking: dict[MemberPort, int] = {}
         self._reader = router.make_packet_reader(self.packet_writer, max_packet)
         self.packet_writer.level = LEVEL_5
         self.packet_writer.connection = self
@@ -147,20 +150,23 @@ class GroupCoordinator:
         self._count_room()
 
     def detach(self) -> None:
-        """Forget the session and all of its messages: it goes on elsewhere, or later."""
+        """Forget the session and its messages: it goes on elsewhere, or later."""
+        # What edges have and had does not change, and they report it once for each connection.
+        self._held.update({place: edge for place, (_, edge) in self._lent.items()})
+        self._answered.update(self._completed.values())
         self.session = None
         self.pending = None
         self._waiting.clear()
         self._doubtful.clear()
         self._lent.clear()
         self._completed.clear()
-        self._confirms.clear()
         self._reader.close()
         self.packet_writer.dequeue()
 
     def confirm(self, pending: Collection[str]) -> None:
         """Tell all edges that the group has its subscription."""
         self.pending = pending
+        self._changed(self)
         for edge in self.edges.values():
             if edge.port is not None:
                 edge.port.confirm(self.text, pending)
@@ -170,35 +176,46 @@ class GroupCoordinator:
     def report(self, port: MemberPort, report: GroupReport) -> None:
         """Apply an edge's report on its members."""
         edge = self.edges.get(port.edge_name)
+        if report.request:
+            self._asking[port] = self._confirms[port] = report.request
         if edge is None:
             if report.is_over:
+                self._complete(report.done)
+                self._changed(self)
                 return
             edge = self.edges[port.edge_name] = GroupEdge(port.edge_name)
-        if report.is_first:
+        if edge.port is not port:
+            if not report.is_first:
+                return  # a late report on an earlier connection
             self._begin(edge, port, report)
-        elif edge.port is not port:
-            return  # a late report on an earlier connection
+        if report.is_moved:
+            self.lose(port)  # the members stay, and have what they have of QoS 2
+            return
         if edge.members == 0:
             edge.turns = max(edge.turns, self._least_turns(edge))
         edge.members, edge.limit = report.members, report.limit
         edge.is_durable = report.is_durable
         self._complete(report.done)
-        for place, is_again in report.returned.items():
+        for place, is_again in reversed(list(report.returned.items())):
             self._take_back(edge, place, is_again=is_again)
-        if report.request:
-            self._confirms.append((port, report.request))
         if report.is_over:
             self.remove(edge)
         self._changed(self)
 
     def lose(self, port: MemberPort) -> None:
         """Lend an edge's QoS 1 messages to others: its connection broke."""
+        self._confirms.pop(port, None)
+        self._asking.pop(port, None)
         edge = self.edges.get(port.edge_name)
-        if edge is None or edge.port is not port:
+        if edge is None:
+            return
+        if edge.awaited is port:
+            edge.awaited = None
+        if edge.port is not port:
             return
         edge.port, edge.members = None, 0
         sender = self.sender
-        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
+        for place in self._lent_to(edge):
             entry = None if sender is None else sender.flight(self._lent[place][0])
             if entry is None or entry.qos == 1:
                 self._take_back(edge, place, is_again=True)
@@ -207,10 +224,9 @@ class GroupCoordinator:
     def remove(self, edge: GroupEdge) -> None:
         """Forget an edge, and lend all of its messages to others."""
         self.edges.pop(edge.name, None)
-        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
+        for place in self._lent_to(edge):
             self._take_back(edge, place, is_again=True)
-        for place in [place for place, holder in self._held.items() if holder is edge]:
-            del self._held[place]
+        self._forget_held(edge)
         self._changed(self)
 
     # from the session (GroupSink)
@@ -232,8 +248,8 @@ class GroupCoordinator:
         holder = self._held.pop(place, None)
         if place in self._answered:
             self._answered.discard(place)
-            self._completed.append(packet_id)
-        elif holder is not None:
+            self._completed[packet_id] = place
+        elif holder is not None and (entry.qos == 2 or holder.port is not None):
             self._lent[place] = packet_id, holder
         elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
             self._doubtful[place] = packet_id, entry
@@ -257,6 +273,10 @@ class GroupCoordinator:
         """Release the session: another node takes it, or an operator ends it."""
         self._on_closed(self)
 
+    def end(self) -> None:
+        """Confirm all reports: the group has ended, and its session is over or durable."""
+        self._confirm_reports(self._asking)
+
     # from the flush queue
 
     def flush(self) -> None:
@@ -267,13 +287,14 @@ class GroupCoordinator:
         assert sender is not None
         self._send_qos0()
         if self._completed:
-            completed, self._completed = self._completed, []
+            completed, self._completed = self._completed, {}
             sender.complete(completed)
-        self._distribute()
+        if self.pending is not None:  # an edge takes nothing before the group is confirmed
+            self._distribute()
         self._count_room()
         sender.pump()
         if self._confirms and not self._answered:
-            confirms, self._confirms = self._confirms, []
+            confirms, self._confirms = self._confirms, {}
             self.session.save_then(lambda: self._confirm_reports(confirms))
 
     def settle(self) -> None:
@@ -296,9 +317,10 @@ class GroupCoordinator:
 
     def _begin(self, edge: GroupEdge, port: MemberPort, report: GroupReport) -> None:
         """Apply the first report on a connection: all that the edge has of the group's messages."""
-        edge.port, edge.life, edge.sent, edge.is_stale = port, port.edge_life, 0, False
+        edge.port, edge.sent, edge.awaited = port, 0, None
         held, done = set(report.held), set(report.done)
-        for place in [place for place, lent in self._lent.items() if lent[1] is edge]:
+        self._forget_held(edge)  # of an earlier connection, or process
+        for place in self._lent_to(edge):
             if place not in held and place not in done:
                 self._take_back(edge, place, is_again=True)
         waiting = {_place(*flight): flight for flight in self._waiting}
@@ -308,13 +330,21 @@ class GroupCoordinator:
             if flight is not None:
                 kept.append(place)
                 self._lent[place] = flight[0], edge
-            elif place not in self._lent:
+            elif place not in self._lent and len(self._held) < MOST_REPORTED:
                 self._held[place] = edge
         if kept:
             left = [flight for place, flight in waiting.items() if place not in held]
             self._waiting = deque(left)
         if self.pending is not None:
             port.confirm(self.text, self.pending)
+
+    def _lent_to(self, edge: GroupEdge) -> list[LogPosition]:
+        """Return what is lent to an edge, the last one first: each goes before all that waits."""
+        return [place for place, lent in reversed(self._lent.items()) if lent[1] is edge]
+
+    def _forget_held(self, edge: GroupEdge) -> None:
+        for place in [place for place, holder in self._held.items() if holder is edge]:
+            del self._held[place]
 
     def _least_turns(self, new: GroupEdge) -> float:
         known = [edge.turns for edge in self.edges.values() if edge.members and edge is not new]
@@ -332,7 +362,8 @@ class GroupCoordinator:
             elif flight is not None:
                 packet_ids.append(flight[0])
             elif self.sender is None or self.sender.has_unread:
-                self._answered.add(place)
+                if len(self._answered) < MOST_REPORTED:
+                    self._answered.add(place)
             else:
                 waiting.add(place)
         if waiting and self._waiting:
@@ -344,6 +375,8 @@ class GroupCoordinator:
 
     def _take_back(self, edge: GroupEdge, place: LogPosition, *, is_again: bool) -> None:
         """Let a message wait again, before all others."""
+        if self._held.get(place) is edge:
+            del self._held[place]
         lent = self._lent.get(place)
         if lent is None or lent[1] is not edge or self.sender is None:
             return
@@ -379,9 +412,12 @@ class GroupCoordinator:
             if part is not None and (place.part != part or entry.is_again != is_again):
                 break
             waiting.popleft()
-            if (entry.until is not None and not entry.end_to_wait(now)) or entry.message is None:
+            is_ageing = entry.until is not None
+            if (is_ageing and not entry.end_to_wait(now)) or entry.message is None:
                 self._expire(packet_id)
                 continue
+            if is_ageing:
+                entry.begin_to_wait(now)  # until it is answered, or waits again
             part, is_again = place.part, entry.is_again
             offsets.append(place.offset)
             messages.append(entry.message)
@@ -433,10 +469,9 @@ class GroupCoordinator:
         known = len(self._lent) + len(self._waiting) + len(self._doubtful)
         self.receive_maximum = min(known + max(room - len(self._waiting), 0), MOST_LENT)
 
-    def _confirm_reports(self, confirms: list[tuple[MemberPort, int]]) -> None:
-        for port, request in confirms:
-            edge = self.edges.get(port.edge_name)
-            if edge is not None and edge.port is port:
+    def _confirm_reports(self, confirms: Mapping[MemberPort, int]) -> None:
+        for port, request in confirms.items():
+            if port in self._asking:
                 port.confirm_report(self.text, request)
 
 

@@ -79,12 +79,17 @@ class GroupCoordinators:
         """Apply an edge's report on the members of a group."""
         group = self._groups.get(text)
         if group is None:
-            if report.is_over:
+            if report.is_over and text not in self._edge.clients.sessions:
+                if report.request:  # there is nothing that it answers
+                    port.confirm_report(text, report.request)
                 return
+            if not report.is_first:
+                return  # an edge whose first report was beyond the bound repeats that
             if len(self._groups) >= GROUPS:
                 self._edge.counters.add("group.over_limit")
                 return
             group = self._groups[text] = self._make(text)
+        had_members = port.edge_name in group.edges
         group.report(port, report)
         if group.has_members:
             self._set_expiry(group)
@@ -92,8 +97,8 @@ class GroupCoordinators:
         elif group.edges:
             self._set_expiry(group)
             self._release(group)
-        else:
-            self._end(group, is_moved=report.is_moved)
+        elif had_members:
+            self._end(group)
 
     def lose(self, port: MemberPort) -> None:
         """Note that an edge's connection broke."""
@@ -102,16 +107,18 @@ class GroupCoordinators:
             if not group.has_members:
                 self._release(group)
 
-    def on_edge(self, name: str, life: int) -> None:
-        """Note that an edge has connected, in this life of its process."""
+    def on_edge(self, port: MemberPort) -> None:
+        """Note that an edge has connected: its first reports are due."""
         stale = []
         for group in self._groups.values():
-            known = group.edges.get(name)
-            if known is not None and known.port is None and known.life != life:
-                known.is_stale = True
+            known = group.edges.get(port.edge_name)
+            if known is not None:
+                if known.port is not None:
+                    group.lose(known.port)  # an earlier connection, whose end comes later
+                known.awaited = port
                 stale.append(group)
         if stale:
-            self._timers.call_later(STALE, lambda: self._drop_stale(stale, name))
+            self._timers.call_later(STALE, lambda: self._drop_stale(stale, port))
 
     # from the node
 
@@ -207,12 +214,16 @@ class GroupCoordinators:
             group.detach()
             self._edge.clients.disconnect(session, group, will=False)
 
-    def _end(self, group: GroupCoordinator, *, is_moved: bool) -> None:
-        """End a group without members; `is_moved`: another node coordinates it."""
+    def _end(self, group: GroupCoordinator) -> None:
+        """End a group without members."""
+        session = group.session
         self._release(group)
         del self._groups[group.text]
-        if not is_moved and group.knows_all_edges(GRACE):
+        if group.knows_all_edges(GRACE):
             self._edge.clients.delete(group.text)
+            group.end()
+        elif session is not None:
+            session.save_then(group.end)
         # Else members at edges that have not come back yet may need the group's position.
 
     def _set_expiry(self, group: GroupCoordinator) -> None:
@@ -221,13 +232,13 @@ class GroupCoordinators:
         if session is not None and session.expiry != expiry:
             self._edge.clients.set_expiry(session, expiry)
 
-    def _drop_stale(self, groups: list[GroupCoordinator], name: str) -> None:
+    def _drop_stale(self, groups: list[GroupCoordinator], port: MemberPort) -> None:
         for group in groups:
-            known = group.edges.get(name)
-            if known is not None and known.is_stale:
+            known = group.edges.get(port.edge_name)
+            if known is not None and known.awaited is port:
                 self._drop(group, known)
 
     def _drop(self, group: GroupCoordinator, edge: GroupEdge) -> None:
         group.remove(edge)
         if not group.edges and self._groups.get(group.text) is group:
-            self._end(group, is_moved=False)
+            self._end(group)

@@ -21,10 +21,6 @@ class MemberPort(Protocol):
     def edge_name(self) -> str:
         """Return the name of the edge."""
 
-    @property
-    def edge_life(self) -> int:
-        """Return the number of the edge's process."""
-
     def lend(
         self,
         group: str,

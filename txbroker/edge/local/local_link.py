@@ -286,11 +286,6 @@ class LocalLink:
         """Return the name of this node."""
         return self._edge.name
 
-    @property
-    def edge_life(self) -> int:
-        """Return the number of this process."""
-        return self._edge.incarnation
-
     def lend(
         self,
         group: str,

@@ -54,6 +54,7 @@ class EdgeGroup:
         self.told_limit = 0
         self._ring: deque[Session] = deque()
         self._held: dict[int, LogPosition] = {}
+        self._exact: set[int] = set()  # leases of QoS 2
         self._places: dict[LogPosition, int] = {}
         self._done: dict[LogPosition, None] = {}
         self._unconfirmed: dict[int, tuple[LogPosition, ...]] = {}
@@ -72,14 +73,14 @@ class EdgeGroup:
     # members
 
     @property
-    def is_confirmed(self) -> bool:
-        """True if the coordinator has answered on the present connection."""
-        return self.pending is not None
+    def is_idle(self) -> bool:
+        """True if there is no member, and no answer that the coordinator may not have."""
+        return not (self.sessions or self._done or self._unconfirmed)
 
     @property
-    def is_idle(self) -> bool:
-        """True if there is no member, and nothing left to report."""
-        return not (self.sessions or self._held or self._done or self._unconfirmed)
+    def is_unknown(self) -> bool:
+        """True if the coordinator has answered nothing on the present connection."""
+        return self.port is not None and self.pending is None and not self._received
 
     @property
     def is_durable(self) -> bool:
@@ -128,12 +129,16 @@ class EdgeGroup:
             self._done[place] = None
             return
         self._returned.pop(place, None)
+        refused_by: Session | None = None
         for session in self._next():
             subscription = session.shared.get(self.text)
             if subscription is None:
                 continue
             entry = subscription.entry(message)
-            if not _is_accepted(session, entry):
+            if not _has_room_for(session, entry):
+                continue
+            if not _accepts_size(session, entry):
+                refused_by = session
                 continue
             if not entry.qos:
                 session.sender.deliver_qos0(entry)
@@ -143,10 +148,17 @@ class EdgeGroup:
             if not session.clean:
                 entry.lent = Lent(self.text, place)
             self._held[lease], self._places[place] = place, lease
+            if entry.qos == 2:
+                self._exact.add(lease)
             if session.sender.lend(entry):
                 return
             del self._held[lease], self._places[place]
-        self._returned[place] = is_again
+            self._exact.discard(lease)
+        if refused_by is None:
+            self._returned[place] = is_again
+        else:  # Returned, it would come back at once, for as long as nobody else has room.
+            refused_by.count_too_large(1)
+            self._done[place] = None
 
     def send_run(self, run: Run) -> int:
         """Give messages of QoS 0 to members in turn; return how many no member has room for."""
@@ -169,6 +181,7 @@ class EdgeGroup:
         place = self._held.pop(lease, None)
         if place is None:
             return False
+        self._exact.discard(lease)
         del self._places[place]
         self._done[place] = None
         return True
@@ -177,6 +190,14 @@ class EdgeGroup:
         """Note that the session of a member has a message durably, since before it came here."""
         if place not in self._places and place not in self._unconfirmed_places:
             self._done[place] = None
+
+    def end(self) -> None:
+        """Take leave of the coordinator, which lends all again that is not done."""
+        for lease in self._exact:  # Their clients complete them [MQTT-4.8.2-5].
+            self._done[self._held[lease]] = None
+        self._exact.clear()
+        self._held.clear()
+        self._places.clear()
 
     def has_lease(self, lease: int) -> bool:
         """True if a member has not answered the message of this lease."""
@@ -191,6 +212,7 @@ class EdgeGroup:
         for lease in leases:
             place = self._held.pop(lease, None)
             if place is not None:
+                self._exact.discard(lease)
                 del self._places[place]
                 self._returned[place] = True
 
@@ -289,6 +311,9 @@ class EdgeGroup:
             session.shared[self.text], places, messages, leases, is_again=is_again
         )
         self._received += given
+        qos = session.shared[self.text].qos
+        taken = zip(leases[:given], messages, strict=False)
+        self._exact.update(lease for lease, message in taken if min(qos, message.qos) == 2)
         for place, lease in zip(places[given:], leases[given:], strict=True):
             del self._held[lease], self._places[place]
         return given
@@ -313,7 +338,7 @@ class EdgeGroup:
             subscription = session.shared.get(self.text)
             if subscription is not None:
                 entry = subscription.entry(message)
-                if _is_accepted(session, entry):
+                if _has_room_for(session, entry) and _accepts_size(session, entry):
                     session.sender.deliver_qos0(entry)
                     return
 
@@ -332,10 +357,12 @@ def _has_room(session: Session) -> bool:
     return session.sink is not None and session.sink.packet_writer.has_room
 
 
-def _is_accepted(session: Session, entry: OutboundMessage) -> bool:
-    """True if the member has room for the message, and accepts its size."""
-    if not (_has_room(session) if not entry.qos else session.sender.lend_room):
-        return False
+def _has_room_for(session: Session, entry: OutboundMessage) -> bool:
+    return bool(session.sender.lend_room) if entry.qos else _has_room(session)
+
+
+def _accepts_size(session: Session, entry: OutboundMessage) -> bool:
+    """True if the member accepts packets of this size."""
     sink = session.sink
     if sink is None or not sink.packet_writer.max_packet:
         return sink is not None

@@ -12,6 +12,7 @@ The group follows its zone: when another node serves that zone, the edge reports
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from txbroker.core import Run
 from txbroker.edge.routing.group_report import GroupReport
@@ -30,6 +31,9 @@ from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS
 from txbroker.runtime.equal_timeouts import EqualTimeouts
+
+REPEAT: Final = 10
+"""Seconds after which a coordinator that has not answered hears of a group again."""
 
 
 class SharedSubscriptions:
@@ -63,6 +67,7 @@ class SharedSubscriptions:
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
         self._next_lease = 1
+        self._beats = 0
         self._lent_by: dict[int, EdgeGroup] = {}
 
     @property
@@ -156,9 +161,13 @@ class SharedSubscriptions:
 
     def beat(self) -> None:
         """Follow the zones, and report room that has come back; once a second."""
+        self._beats += 1
         for group in list(self._groups.values()):
             self._locate(group)
-            if group.port is not None and group.limit > group.told_limit:
+            if group.is_unknown and self._beats % REPEAT == 0:
+                group.port = None  # maybe there is room for one more group by now
+                self._change(group)
+            elif group.port is not None and group.limit > group.told_limit:
                 self._change(group)
 
     def work(self) -> None:
@@ -194,8 +203,8 @@ class SharedSubscriptions:
     ) -> None:
         """Give lent messages to members."""
         group = self._of(route, text)
-        if group is None:
-            return  # the coordinator hears that the group has left
+        if group is None or group.pending is None:
+            return  # lent before the members left; the coordinator hears of that
         leases = range(self._next_lease, self._next_lease + len(places))
         self._next_lease = leases.stop
         self._lent_by.update(dict.fromkeys(leases, group))
@@ -223,6 +232,7 @@ class SharedSubscriptions:
         group = self._of(route, text)
         if group is not None:
             group.confirm_report(request)
+            self._forget_idle(group)
 
     # internal
 
@@ -236,6 +246,8 @@ class SharedSubscriptions:
             found = shared_subscription(text)
             assert found is not None
             group = self._groups[text] = EdgeGroup(text, found[1])
+        elif not group.sessions:
+            group.port = group.pending = None  # its coordinator has heard that it is over
         group.sessions[session.client_id] = session
         if session.sink is not None:
             group.connect(session)
@@ -296,16 +308,24 @@ class SharedSubscriptions:
         route = group.route
         assert route is not None
         port = route.port
+        leases: list[int] = []
         if not group.sessions:
             route.interest.groups.discard(group.text)
+            leases = group.leases()
+            group.end()
         if port is not None and port is group.port:
             port.report_group(group.text, group.report())
-        elif port is not None and group.sessions:
+        elif port is not None and not group.is_idle:
             group.port = port
             port.report_group(group.text, group.first_report())
         if not group.sessions:
-            for lease in group.leases():
+            for lease in leases:
                 self._lent_by.pop(lease, None)
+            self._forget_idle(group)
+
+    def _forget_idle(self, group: EdgeGroup) -> None:
+        """Forget a group without members, unless it has answers to report again."""
+        if group.is_idle and self._groups.get(group.text) is group:
             del self._groups[group.text]
 
     def _await(self, group: EdgeGroup, waiter: Waiter) -> None:

@@ -1,0 +1,141 @@
+"""What a coordinator makes of reports, and an edge of messages that are lent."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from tests.edge.groups.site import GROUP, PART, EdgeNode, Link, World
+from txbroker.edge.groups import group_coordinators
+from txbroker.edge.groups.group_coordinator import MOST_REPORTED
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.shared_subscriptions import REPEAT
+from txbroker.model.log_position import LogPosition
+
+
+def carry(world: World) -> None:
+    """All that is on its way arrives, and is durable."""
+    for _ in range(10):
+        for edge in world.edges:
+            edge.work()
+            edge.commit()
+        for link in world.links:
+            while link.up or link.down:
+                world.carry(link)
+        world.pump()
+        world.commit()
+
+
+def joined(world: World, number: int, *names: str) -> EdgeNode:
+    """An edge with members, which the coordinator knows."""
+    edge = world.edges[number]
+    edge.join()
+    for name in names:
+        edge.connect(name)
+    carry(world)
+    return edge
+
+
+def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
+    """They left while its link was down: the group would last for ever."""
+    world = World(1)
+    joined(world, 1, "b1")
+    edge = joined(world, 2, "c1")
+    edge.cut()
+    edge.disconnect("c1")
+    edge.work()
+    edge.join()
+    carry(world)
+    assert "c" in world.coordinators._groups[GROUP].edges
+    world.alarms.advance(group_coordinators.STALE)
+    assert "c" not in world.coordinators._groups[GROUP].edges
+
+
+def test_a_break_before_the_first_report_forgets_no_edge() -> None:
+    """It has what it has, and reports that on its next connection."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    edge.cut()
+    edge.join()
+    edge.cut()
+    world.alarms.advance(group_coordinators.STALE)
+    assert "c" in world.coordinators._groups[GROUP].edges
+
+
+def test_returned_messages_keep_their_order() -> None:
+    world = World(1)
+    edge = joined(world, 1, "b1")
+    for _ in range(3):
+        world.publish(1)
+    carry(world)
+    edge.disconnect("b1")
+    edge.connect("b1")
+    carry(world)
+    member = edge.members["b1"]
+    member.read(edge.sessions["b1"])
+    assert [payload for _, payload in member.due] == [b"1/0", b"1/1", b"1/2"]
+
+
+def test_what_the_last_member_had_is_reported_until_it_is_durable() -> None:
+    """A message of QoS 2 that it processed goes to nobody else."""
+    world = World(1)
+    joined(world, 1, "b1")
+    edge = joined(world, 2, "c1")
+    world.edges[1].disconnect("b1")
+    carry(world)
+    world.publish(2)
+    carry(world)
+    edge.step("c1", answers=True)
+    edge.cut()
+    edge.disconnect("c1")
+    world.edges[1].connect("b1")
+    carry(world)
+    edge.join()
+    carry(world)
+    world.alarms.advance(group_coordinators.STALE)
+    carry(world)
+    world.edges[1].step("b1", answers=True)
+    assert world.processed == {b"2/0": 1}
+    assert not edge.shared.groups
+
+
+def test_a_message_too_large_for_the_members_is_discarded() -> None:
+    """Returned, it would come back in the next turn, again and again."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    sink = edge.members["c1"].sink
+    assert sink is not None
+    sink.packet_writer.max_packet = 5
+    world.publish(1)
+    carry(world)
+    assert not world.sessions[GROUP].durable_sender.queued
+    assert world.is_done() and not world.processed
+    assert ("too large", 1) in edge.watcher.events
+
+
+def test_a_group_beyond_the_bound_is_taken_when_there_is_room() -> None:
+    world = World(1)
+    with patch.object(group_coordinators, "GROUPS", 0):
+        joined(world, 2, "c1")
+    before = world.coordinators.groups
+    for _ in range(REPEAT):
+        world.beat()
+    carry(world)
+    assert (before, world.coordinators.groups) == (0, 1)
+
+
+def test_a_node_that_lies_fills_no_table() -> None:
+    """It reports more than a group can have, while the session cannot be had."""
+    world = World(1)
+    world.is_elsewhere = True
+    link = Link(world, world.edges[0])
+    for start in range(3):
+        places = [
+            LogPosition(PART, offset)
+            for offset in range(start * MOST_REPORTED, (start + 1) * MOST_REPORTED)
+        ]
+        held, done = tuple(places[::2]), tuple(places[1::2])
+        report = GroupReport(members=1, is_first=not start, held=held, done=done, request=1)
+        world.coordinators.report(link, GROUP, report)
+    group = world.coordinators._groups[GROUP]
+    assert len(group._held) <= MOST_REPORTED and len(group._answered) <= MOST_REPORTED
+    assert len(group._confirms) == 1
