@@ -35,6 +35,12 @@ def joined(world: World, number: int, *names: str) -> EdgeNode:
     return edge
 
 
+def waiting(edge: EdgeNode, name: str) -> list[bytes]:
+    """What a client has, and has not answered."""
+    edge.step(name, answers=False)
+    return [payload for _, payload in edge.members[name].due]
+
+
 def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
     """They left while its link was down: the group would last for ever."""
     world = World(1)
@@ -67,12 +73,84 @@ def test_returned_messages_keep_their_order() -> None:
     for _ in range(3):
         world.publish(1)
     carry(world)
+    other = joined(world, 2, "c1")
     edge.disconnect("b1")
-    edge.connect("b1")
     carry(world)
-    member = edge.members["b1"]
-    member.read(edge.sessions["b1"])
-    assert [payload for _, payload in member.due] == [b"1/0", b"1/1", b"1/2"]
+    assert waiting(other, "c1") == [b"1/0", b"1/1", b"1/2"]
+
+
+def test_messages_of_a_broken_link_keep_their_order() -> None:
+    world = World(1)
+    edge = joined(world, 1, "b1")
+    for _ in range(3):
+        world.publish(1)
+    carry(world)
+    other = joined(world, 2, "c1")
+    edge.cut()
+    carry(world)
+    assert waiting(other, "c1") == [b"1/0", b"1/1", b"1/2"]
+
+
+def test_members_that_report_elsewhere_keep_what_they_have() -> None:
+    """The group moves: a message of QoS 2 is with its member all the time."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(2)
+    carry(world)
+    other = joined(world, 1, "b1")
+    assert edge.route.port is not None
+    moved = GroupReport(is_over=True, is_moved=True)
+    world.coordinators.report(edge.route.port, GROUP, moved)
+    carry(world)
+    assert waiting(edge, "c1") == [b"2/0"] and not waiting(other, "b1")
+
+
+def test_members_keep_what_they_have_while_the_session_is_elsewhere() -> None:
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(2)
+    carry(world)
+    other = joined(world, 1, "b1")
+    world.take_away()
+    for _ in range(5):
+        world.alarms.advance(1.0)
+        world.beat()
+        carry(world)
+    assert waiting(edge, "c1") == [b"2/0"] and not waiting(other, "b1")
+
+
+def test_a_link_breaks_before_the_session_is_there() -> None:
+    """What its edge held at QoS 1 goes to another one."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(1)
+    carry(world)
+    world.is_elsewhere = True
+    world.crash()
+    edge.cut()
+    world.is_elsewhere = False
+    other = joined(world, 1, "b1")
+    world.beat()
+    carry(world)
+    assert waiting(other, "b1") == [b"1/0"]
+
+
+def test_a_message_that_was_lent_to_earlier_members_is_ignored() -> None:
+    """They left while it was on its way, and the coordinator lends it to others."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(2)
+    for _ in range(3):
+        world.pump()
+        world.commit()
+    edge.disconnect("c1")
+    edge.connect("c1")
+    edge.work()
+    link = edge.route.port
+    assert link is not None and link.down
+    while link.down:
+        link.down.popleft()()
+    assert not waiting(edge, "c1")
 
 
 def test_what_the_last_member_had_is_reported_until_it_is_durable() -> None:
@@ -128,13 +206,12 @@ def test_a_node_that_lies_fills_no_table() -> None:
     world = World(1)
     world.is_elsewhere = True
     link = Link(world, world.edges[0])
-    for start in range(3):
-        places = [
-            LogPosition(PART, offset)
-            for offset in range(start * MOST_REPORTED, (start + 1) * MOST_REPORTED)
-        ]
-        held, done = tuple(places[::2]), tuple(places[1::2])
-        report = GroupReport(members=1, is_first=not start, held=held, done=done, request=1)
+    places = [LogPosition(PART, offset) for offset in range(2 * MOST_REPORTED)]
+    report = GroupReport(members=1, is_first=True, held=tuple(places), request=1)
+    world.coordinators.report(link, GROUP, report)
+    later = [LogPosition(PART, offset) for offset in range(10**6, 10**6 + 2 * MOST_REPORTED)]
+    for request in (2, 3):
+        report = GroupReport(members=1, done=tuple(later), request=request)
         world.coordinators.report(link, GROUP, report)
     group = world.coordinators._groups[GROUP]
     assert len(group._held) <= MOST_REPORTED and len(group._answered) <= MOST_REPORTED
