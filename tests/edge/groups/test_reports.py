@@ -111,6 +111,7 @@ def test_members_keep_what_they_have_while_the_session_is_elsewhere() -> None:
     world.publish(2)
     carry(world)
     other = joined(world, 1, "b1")
+    world.coordinators._groups[GROUP].edges["c"].turns += 1  # the other one's turn
     world.take_away()
     for _ in range(5):
         world.alarms.advance(1.0)
