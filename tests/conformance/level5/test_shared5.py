@@ -171,7 +171,7 @@ def test_a_group_without_members_has_ended(brokers5: Bench5) -> None:
         assert member.unsubscribe(shared(brokers5)).codes == (0x11,)
 
 
-@level5_statement("MQTT-3.3.4-7")
+@level5_statement("MQTT-3.3.4-9")
 def test_a_members_receive_maximum_holds(brokers5: Bench5) -> None:
     slow = brokers5.client(properties=[(RECEIVE_MAXIMUM, 1)])
     slow.subscribe((shared(brokers5), 1))
