@@ -35,7 +35,7 @@ def test_a_seed_has_stored_batches() -> None:
     world, counts = World(REFERENCE, 100), []
     for step in steps_of(SEEDS["stored"])[1]:
         found = world.do(*step)
-        counts.append(found[1] if step[0] == "stored" else len(found[-1]))
+        counts.append(found[1] if step[0] == "stored" else len(found[-2]))
     assert [1, 4, 6, 6, 6, 2, 0] == counts
 
 

@@ -28,6 +28,7 @@ from txbroker.pipeline.archives.commits import Commits
 from txbroker.pipeline.jobs import rollup as rollup_module
 from txbroker.pipeline.jobs.rollup import read_rollup
 from txbroker.pipeline.report_page.windows import Windows, rollup_rows
+from txbroker.pipeline.source.row_schema import PROPERTIES
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -380,4 +381,5 @@ def as_rows(readings: Sequence[Reading], before: int) -> pa.Table:
     columns["topic"] = [topic for topic, _, _ in readings]
     columns["payload"] = [text.encode() for _, _, text in readings]
     columns["created"] = [moment for _, moment, _ in readings]
+    columns.update({name: [None] * count for name in PROPERTIES})
     return pa.Table.from_pydict({name: columns[name] for name in one.names}, schema=one)

@@ -68,6 +68,11 @@ class Store:
                 apply(self.safe, change)
         return max(done, mark)
 
+    def may_survive(self, done: int, name: str, key: bytes) -> bool:
+        """True if a crash now might leave the key in a table, be it deleted by now."""
+        unsafe = (change for turn in (*self.turns[done:], self.turn) for change in turn)
+        return key in self.safe[name] or any(change[:2] == (name, key) for change in unsafe)
+
     def crash(self, done: int, survivors: int) -> None:
         """Only what was synced is left, and as many whole turns more as happened to be written."""
         self.end_turn()
@@ -226,7 +231,8 @@ class Connection:
         """
         node, client_id = self.node, self.client_id
         host, directory = node.host, node.directory
-        is_lasting = not self.clean or self.will is not None or client_id in host.kept
+        is_known = node.store.may_survive(node.done, "sessions", client_id.encode())
+        is_lasting = not self.clean or self.will is not None or is_known
         host.close(client_id)
         host.thaw(client_id)
         if self.clean:

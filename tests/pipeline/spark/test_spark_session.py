@@ -31,6 +31,7 @@ from tests.pipeline.site import (
 )
 from tests.support.nodes import NodeProcess, topology
 from txbroker.model.errors import PipelineError
+from txbroker.pipeline.source.row_schema import PROPERTIES
 from txbroker.pipeline.spark.spark_session import one_line
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def test_rows_are_what_was_published(spark: SparkSession, site: Any) -> None:
         "retain": False,
         "client_id": "publisher",
         "node": "root",
+        **dict.fromkeys(PROPERTIES),
     } == first
     assert [("", 1, n) for n in range(1, 31)] == [(r.zone, r.epoch, r.offset) for r in rows[:30]]
 
@@ -407,7 +409,7 @@ def test_a_stream_that_is_killed_before_its_commit_publishes_once(
     [
         (["'a' as topic"], "column payload is missing"),
         (["'a' as topic", "'x' as payload", "1 as size"], "column size: unknown"),
-        (["1 as topic", "'x' as payload"], "column topic is of type integer"),
+        (["1 as topic", "'x' as payload"], "column topic is of type int"),
         (["'a/#' as topic", "'x' as payload"], "'a/#' cannot be published to"),
         (["'a' as topic", "'x' as payload", "3 as qos"], "column qos: 3 on topic 'a'"),
     ],

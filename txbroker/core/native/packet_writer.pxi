@@ -467,14 +467,20 @@ cdef class PacketWriter:
         return 0
 
     cdef bint acknowledge_one(self, uint16_t packet_id) except -1:
+        cdef size_t known = self.landed()
         is_right = self.window == NULL or self.window.acknowledge(packet_id)
-        return is_right and self.note_landed()
+        self.note_landed(known)
+        return is_right
 
-    cdef bint note_landed(self) except -1:
-        """True; somebody looks at the packet ids of lent messages that are answered, if any."""
-        if self.window != NULL and self.window.landed.size():
+    cdef size_t landed(self) noexcept:
+        """How many answers to lent messages nobody has looked at."""
+        return self.window.landed.size() if self.window != NULL else 0
+
+    cdef int note_landed(self, size_t known) except -1:
+        """Somebody looks at the answers to lent messages, if there are more than the known ones."""
+        if self.landed() > known:
             self.note()
-        return True
+        return 0
 
     def acknowledge(self, packet_ids):
         """As in the reference."""
@@ -485,9 +491,10 @@ cdef class PacketWriter:
         return is_right
 
     cdef bint receive_one(self, uint16_t packet_id) except -1:
+        cdef size_t known = self.landed()
         if self.window != NULL and not self.window.receive(packet_id):
             return False
-        self.note_landed()
+        self.note_landed(known)
         self.answer(0x62, packet_id)
         return True
 
@@ -506,8 +513,9 @@ cdef class PacketWriter:
 
     def refuse(self, uint16_t packet_id):
         """As in the reference."""
+        cdef size_t known = self.landed()
         is_right = self.window == NULL or self.window.refuse(packet_id)
-        self.note_landed()
+        self.note_landed(known)
         self.router.notify_output()
         return is_right
 

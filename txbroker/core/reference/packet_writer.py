@@ -23,15 +23,12 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from txbroker.core.reference.aliases import GROWTH, Aliases
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
-
-if TYPE_CHECKING:
-    from txbroker.core.reference.run import Run
 
 HIGH_MARK = 256 * 1024
 """Bytes of output above which the client gets no message that can wait."""
@@ -166,8 +163,8 @@ class PacketWriter:
         self.send(self._aliased(packet))
         return True
 
-    def send_run(self, run: Run) -> None:
-        """Send a run of QoS 0 in the client's form; discard and count what has no room."""
+    def send_run(self, run: Any) -> None:
+        """Send a `Run` of QoS 0 in the client's form; discard and count what has no room."""
         for index in range(run.count):
             message = run.message(index)
             packet = self.encode_qos0(message.topic.encode(), message.payload, message.properties)
