@@ -214,7 +214,7 @@ class Play:
         for subscriber in (*self._subscribers, *self._late.values()):
             # A session that it finds may be one that began without a word to it.
             if subscriber.name in self._checker.losses.sessions:
-                subscriber.is_subscribed = False
+                subscriber.doubt()
         if loss.is_void:
             return
         (refuge,) = (each.parent for each in self._tree.nodes if each.name == loss.name)

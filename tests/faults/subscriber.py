@@ -26,10 +26,15 @@ class Subscriber(Client):
         super().__init__(traits, *arguments)
         self.filters = traits.filters
         self.is_subscribed = False
+        self._is_in_doubt = False
         self._delay = traits.delay
         self._half: set[int] = set()
         self._answered: list[int] = []  # since the last PINGREQ
         self._pinged: list[int] = []  # before it
+
+    def doubt(self) -> None:
+        """Subscribe on the next connection, though the session may be present there."""
+        self._is_in_doubt = True
 
     # internal
 
@@ -37,7 +42,8 @@ class Subscriber(Client):
         self._answered, self._pinged = [], []
         if not present:
             self._half.clear()
-            self.is_subscribed = False
+        self.is_subscribed &= present and not self._is_in_doubt
+        self._is_in_doubt = False
         if not self.is_subscribed:
             about = {"client": self.name, "connection": connection.number}
             self._note(SubscribeSent, **about, filters=self.filters)
