@@ -6,7 +6,8 @@ from typing import Final
 
 from txbroker.model.topics import TopicError
 
-_PREFIX: Final = "$share/"
+GROUP_PREFIX: Final = "$share/"
+"""Begins the filter of a shared subscription, and the client id of a group's session."""
 
 
 def shared_subscription(topic_filter: str) -> tuple[str, str] | None:
@@ -15,9 +16,9 @@ def shared_subscription(topic_filter: str) -> tuple[str, str] | None:
 
     Raises `TopicError` for a group's name that is empty or has wildcards, and for a missing filter.
     """
-    if not topic_filter.startswith(_PREFIX):
+    if not topic_filter.startswith(GROUP_PREFIX):
         return None
-    group, slash, shared = topic_filter[len(_PREFIX) :].partition("/")
+    group, slash, shared = topic_filter[len(GROUP_PREFIX) :].partition("/")
     if not group:
         # [MQTT-4.8.2-1]
         raise TopicError("A shared subscription names its group.", "MQTT-4.8.2-1")

@@ -64,9 +64,14 @@ class GroupEdge:
     awaited: MemberPort | None = None
 
     @property
+    def has_members(self) -> bool:
+        """True if the edge is connected and has a connected member."""
+        return self.port is not None and self.members > 0
+
+    @property
     def room(self) -> int:
         """Messages that may be lent to the edge now."""
-        return 0 if self.port is None or not self.members else max(self.limit - self.sent, 0)
+        return max(self.limit - self.sent, 0) if self.has_members else 0
 
 
 class GroupCoordinator:
@@ -118,7 +123,7 @@ class GroupCoordinator:
     @property
     def has_members(self) -> bool:
         """True if a member is connected, at an edge that is connected."""
-        return any(edge.port is not None and edge.members for edge in self.edges.values())
+        return any(edge.has_members for edge in self.edges.values())
 
     @property
     def is_durable(self) -> bool:
@@ -260,7 +265,7 @@ class GroupCoordinator:
     def deliver_qos0(self, entry: OutboundMessage) -> None:
         """Send a QoS 0 message to a member, or discard the message."""
         self._send_qos0()  # earlier messages first
-        edges = [edge for edge in self.edges.values() if edge.port is not None and edge.members]
+        edges = [edge for edge in self.edges.values() if edge.has_members]
         if not edges or entry.message is None:
             self._count_dropped(1)
             return
@@ -447,7 +452,7 @@ class GroupCoordinator:
                 return
 
     def _share_run(self, run: Run) -> None:
-        edges = [edge for edge in self.edges.values() if edge.port is not None and edge.members]
+        edges = [edge for edge in self.edges.values() if edge.has_members]
         members = sum(edge.members for edge in edges)
         if not members:
             self._count_dropped(run.count)

@@ -307,13 +307,13 @@ class EdgeGroup:
         """Give a member the first of these messages for which there is room; return how many."""
         self._held.update(zip(leases, places, strict=True))
         self._places.update(zip(places, leases, strict=True))
-        given = session.sender.lend_all(
-            session.shared[self.text], places, messages, leases, is_again=is_again
-        )
+        subscription = session.shared[self.text]
+        given = session.sender.lend_all(subscription, places, messages, leases, is_again=is_again)
         self._received += given
-        qos = session.shared[self.text].qos
         taken = zip(leases[:given], messages, strict=False)
-        self._exact.update(lease for lease, message in taken if min(qos, message.qos) == 2)
+        self._exact.update(
+            lease for lease, message in taken if min(subscription.qos, message.qos) == 2
+        )
         for place, lease in zip(places[given:], leases[given:], strict=True):
             del self._held[lease], self._places[place]
         return given

@@ -11,14 +11,11 @@ when a member has answered, and not before: so a message whose member has left i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from txbroker.mqtt.session.durable_sender import DurableSender
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.session.window import OutboundMessage, Window
-
-GROUP_PREFIX: Final = "$share/"
-"""Begins the client id of a group's session, and the filter of a shared subscription."""
 
 
 class GroupSink(Sink, Protocol):

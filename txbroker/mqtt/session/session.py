@@ -13,12 +13,13 @@ from typing import Final, Protocol
 
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.share_name import GROUP_PREFIX
 from txbroker.model.topics import matches
 from txbroker.mqtt.session.clean_sender import CleanSender
 from txbroker.mqtt.session.cursor import Cursor, Subscription
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.durable_sender import DurableSender
-from txbroker.mqtt.session.group_sender import GROUP_PREFIX, GroupSender
+from txbroker.mqtt.session.group_sender import GroupSender
 from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.receiver import SessionReceiver
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink

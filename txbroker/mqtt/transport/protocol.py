@@ -24,13 +24,13 @@ from zope.interface import implementer
 
 from txbroker.core import QUEUE_HIGH_MARK, Flows
 from txbroker.model.publish_run import Octets
+from txbroker.model.share_name import GROUP_PREFIX
 from txbroker.mqtt.session.connection_rules import (
     judge,
     judge_beginning,
     judge_length,
     level_of,
 )
-from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
 from txbroker.mqtt.transport.connection_lifetime import ConnectionLifetime, describe

@@ -12,9 +12,8 @@ from typing import Final
 
 import attrs
 
-from txbroker.model.share_name import shared_subscription
+from txbroker.model.share_name import GROUP_PREFIX, shared_subscription
 from txbroker.model.topics import TopicError
-from txbroker.mqtt.session.group_sender import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.wire.decoder import (
