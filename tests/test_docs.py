@@ -110,6 +110,15 @@ def test_tests_that_are_named_exist(page: Path) -> None:
             assert re.search(rf"def {function}\(", file.read_text()), f"{file}::{function}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    """`folder/name.py`, with its folders from below `txbroker/`, or less of them."""
+    modules = [str(file) for file in (ROOT / "txbroker").rglob("*.py")]
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text()):
+        known = (ROOT / name).exists() or any(one.endswith(f"/{name}") for one in modules)
+        assert known, f"{page.name} names {name}"
+
+
 def test_rules_that_are_named_exist() -> None:
     """Those of the fault harness, in guarantees.md: rule `name`, rules `name`, `name`."""
     assert history.__doc__ is not None
