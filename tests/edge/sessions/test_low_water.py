@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import MemoryTable
+from txbroker.edge.sessions import low_water
 from txbroker.edge.sessions.low_water import AGAIN, UNCONFIRMED
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_transfer import SessionTransfer
@@ -164,3 +167,23 @@ def test_session_that_comes_while_others_are_looked_at_counts_at_once() -> None:
     told = [event[2] for event in bench.take() if event[1] == "keep"]
 
     assert [{ROOT: 0}] == told
+
+
+def test_session_that_leaves_while_others_are_looked_at_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its turn has not come, and what sessions left behind was looked at before."""
+    monkeypatch.setattr(low_water, "LOOKED_AT", 1)
+    bench = bench_of()
+    subscribed(bench, "y", name="first")
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    bench.edge.wire(transfer.keys, transfer.places)
+    away(bench, "x", 5)
+    bench.edge.cursors.checkpoint()
+    bench.edge.low_water.send_marks()
+    transfer.freeze("c")
+    transfer.release("c", b"one")
+
+    told = [look(bench) for _ in range(3)]
+
+    assert [{"": {ROOT: 1}}] == [marks for marks in told if marks][:1]
