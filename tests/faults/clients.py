@@ -230,12 +230,14 @@ class Client:
         """One connection from start to end."""
         number, node = self._numbers(), self.node
         about = {"client": self.name, "connection": number}
+        address = self._addresses[node]
         try:
-            connection = await Connection.open(self._addresses[node], number, self._on_packet)
+            connection = await Connection.open(address, number, self._on_packet)
         except (OSError, TimeoutError):
             self._wander(node)
             return
-        if not self.is_there or node != self.node:
+        is_elsewhere = node != self.node or address != self._addresses[node]
+        if not self.is_there or is_elsewhere:
             connection.end("abort", "called away")
             return
         topic, qos = self._traits.will, self._traits.will_qos
