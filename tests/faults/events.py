@@ -118,6 +118,13 @@ class Ended(Event):
 
 
 @event
+class Down(Event):
+    """The process of a node has ended, whoever ended it; it did nothing after that."""
+
+    node: str
+
+
+@event
 class Stuck(Event):
     """A node that was told to end, by this order, went on running."""
 
@@ -305,6 +312,7 @@ KINDS: dict[str, type[Event]] = {
         Granted,
         Returned,
         Ended,
+        Down,
         Stuck,
         Connecting,
         Connected,

@@ -25,6 +25,7 @@ from .events import (
     Believed,
     Calm,
     Copied,
+    Down,
     Ended,
     Event,
     Faulted,
@@ -172,6 +173,7 @@ class Play:
             await asyncio.sleep(begin + step.at - self._now())
             performing.append(asyncio.ensure_future(self._perform(step)))
         await asyncio.gather(*performing)
+        self._notice_deaths()
         await asyncio.to_thread(self._world.heal)
         self._note(Healed)
         healed = self._now()
@@ -192,20 +194,26 @@ class Play:
         return seconds
 
     async def _perform(self, step: Step) -> None:
-        self._note(Faulted, what=str(step))
         outcome = ""
         if self._world.knows(step):
-            outcome = await self._world.perform(step)
-            if step.verb in ("exchange", "mend-exchange"):
-                places = self._world.network.places
-                self._addresses.update((name, places[name].mqtt) for name in step.targets)
-            while self._world.reclaimed:
-                self._note(Reclaimed, zone=self._world.reclaimed.pop())
-            while self._world.ruined:
-                self._lose(self._world.ruined.pop())
+            async with self._world.turn(step):
+                self._note(Faulted, what=str(step))
+                outcome = await self._world.perform(step)
+                self._notice_deaths()
+                self._note_outcome(step)
         else:
+            self._note(Faulted, what=str(step))
             self._direct(step)
         self.log.append(f"{self._now():8.2f} {step} {outcome}".rstrip())
+
+    def _note_outcome(self, step: Step) -> None:
+        if step.verb in ("exchange", "mend-exchange"):
+            places = self._world.network.places
+            self._addresses.update((name, places[name].mqtt) for name in step.targets)
+        while self._world.reclaimed:
+            self._note(Reclaimed, zone=self._world.reclaimed.pop())
+        while self._world.ruined:
+            self._lose(self._world.ruined.pop())
 
     def _lose(self, loss: Loss) -> None:
         """A node's disk is lost. If it is gone for good, its clients have to go to its parent."""
@@ -384,6 +392,8 @@ class Play:
 
     def _notice_deaths(self) -> None:
         self._world.notice_deaths()
+        while self._world.down:
+            self._note(Down, node=self._world.down.pop())
         while self._world.died:
             name, status = self._world.died.pop()
             self._note(Ended, node=name, status=status)

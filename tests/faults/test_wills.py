@@ -13,6 +13,7 @@ from .events import (
     Connecting,
     Delivered,
     Disconnected,
+    Down,
     Event,
     Faulted,
     Ruined,
@@ -59,6 +60,9 @@ class Story:
     def fault(self, what: str) -> Story:
         return self.add(Faulted, what=f"  1.00 {what}")
 
+    def down(self, node: str) -> Story:
+        return self.add(Down, node=node)
+
     def broken(self) -> list[str]:
         return [violation.rule for violation in check(self.events)]
 
@@ -76,38 +80,55 @@ def test_will_that_does_not_come_is_missed() -> None:
     assert ["will"] == Story().fault("roam pub b abort").connect(2).end(2).add(Calm).broken()
 
 
-@pytest.mark.parametrize("fault", ["kill a", "stop a", "broken-retire c a 0.01", "fill a"])
 @pytest.mark.parametrize("is_ended_first", [True, False])
-def test_will_at_node_that_may_have_died_is_not_due(fault: str, is_ended_first: bool) -> None:
+def test_will_at_node_that_died_is_not_due(is_ended_first: bool) -> None:
     """Its client may be back before it; the will may come all the same."""
-    story = Story().connect(2)
+    story = Story().connect(2).fault("kill a")
     if is_ended_first:
-        story.fault("roam pub b abort").end(2).fault(fault)
+        story.end(2).down("a")
     else:
-        story.fault(fault).end(2)
+        story.down("a").end(2)
 
     assert [] == story.add(Calm).will(2).broken()
 
 
-@pytest.mark.parametrize(
-    ("fault", "end"), [("broken-retire a a 0.02", "start a"), ("fill a", "free a")]
-)
-def test_fault_that_takes_its_time_ends_connections_that_begin_meanwhile(
-    fault: str, end: str
-) -> None:
-    """Until the node has been started again."""
-    story = Story().fault(fault).connect(2).end(2)
+def test_node_is_dead_until_its_process_has_started() -> None:
+    """A step that takes long ends it only after the time at which it was to be started."""
+    story = Story().fault("start a").connect(2).fault("broken-join a a 0.02").end(2).down("a")
 
     assert [] == story.add(Calm).broken()
 
-    story = Story().fault(fault).fault(end).connect(2).end(2)
+
+@pytest.mark.parametrize("fault", ["retire a", "broken-join c a 0.01", "restore a", "kill a"])
+def test_will_at_node_that_lives_on_is_due(fault: str) -> None:
+    """Whatever was tried with it, and whatever has ended it before."""
+    assert ["will"] == Story().connect(2).fault(fault).end(2).add(Calm).broken()
+    assert ["will"] == Story().fault(fault).down("a").connect(2).end(2).add(Calm).broken()
+
+
+@pytest.mark.parametrize("is_ended_first", [True, False])
+def test_will_is_not_due_where_it_finds_no_room(is_ended_first: bool) -> None:
+    """On a disk that was full while the connection was there."""
+    story = Story().connect(2)
+    if is_ended_first:
+        story.end(2).fault("fill a")
+    else:
+        story.fault("fill a").end(2)
+
+    assert [] == story.add(Calm).broken()
+
+    story = Story().fault("fill a").fault("start a").connect(2).end(2)
+
+    assert [] == story.add(Calm).broken()
+
+    story = Story().fault("fill a").fault("free a").connect(2).end(2)
 
     assert ["will"] == story.add(Calm).broken()
 
 
 def test_will_at_another_node_is_due() -> None:
     """Whatever dies elsewhere."""
-    assert ["will"] == Story().connect(2).fault("kill b").end(2).add(Calm).broken()
+    assert ["will"] == Story().connect(2).fault("kill b").down("b").end(2).add(Calm).broken()
 
 
 def test_no_will_is_due_when_a_node_is_lost() -> None:

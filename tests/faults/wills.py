@@ -3,8 +3,8 @@ The rule of `history` about wills. Pure.
 
 Each connection has a will of its own. It may come when the connection has ended without DISCONNECT,
 and must then reach every session that is owed a message on its topic. Nothing else is promised of a
-node that has died or was stopped, as its clients may be back before it. A node that cannot be
-reached may be taken for dead, and its clients' wills come.
+node whose process has ended, by force or by order, as its clients may be back before it. A node
+that cannot be reached may be taken for dead, and its clients' wills come.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .events import (
     Connecting,
     Delivered,
     Disconnected,
+    Down,
     Event,
     Faulted,
     Healed,
@@ -36,31 +37,12 @@ GRACE = 2.0
 HIDING = {"freeze", "cut", "one-way", "isolate", "unplug", "mute", "deaf", "exchange", "lose"}
 """Faults in which somebody cannot reach somebody that lives."""
 
-ENDING = {
-    "kill",
-    "power",
-    "stop",
-    "retire",
-    "broken-retire",
-    "broken-join",
-    "damage",
-    "restore",
-    "reclaim",
-    "ruin",
-    "void",
-    "fill",
-}
-"""
-Faults of a node that may end it, or keep it from publishing a will. Some take seconds before they
-do: so until the node is started, they concern connections that begin meanwhile as well.
-"""
-
 
 @attrs.define(kw_only=True)
 class _Connection:
     """
     One with a will. `owed` are the sessions that were owed it from the start; `is_doubtful` where
-    somebody may have taken its node for dead, `is_over` where that may have ended.
+    somebody may have taken its node for dead, `is_over` where that has ended or had no room.
     """
 
     client: str
@@ -91,7 +73,7 @@ class Wills:
         self._due: dict[int, set[str]] = {}  # connection: sessions that still lack its will
         self._suspects: list[tuple[Delivered, _Connection]] = []
         self._hiding: Counter[tuple[str, ...]] = Counter()
-        self._ending: set[str] = set()  # nodes with a fault that may end them still
+        self._full: set[str] = set()  # nodes that have no room for a will
         self._is_calm = True
         self._is_ruined = False
 
@@ -115,7 +97,7 @@ class Wills:
                     topic=event.will,
                     is_doubtful=bool(self._hiding),
                     is_calm=self._is_calm,
-                    is_over=event.node in self._ending,
+                    is_over=event.node in self._full,
                 )
             case Connected(code=0) if event.connection in self._connections:
                 self._on_connected(self._connections[event.connection])
@@ -127,7 +109,9 @@ class Wills:
                 self._on_fault(event.what)
             case Healed():
                 self._hiding.clear()
-                self._ending.clear()
+                self._full.clear()
+            case Down():
+                self._on_no_will(event.node)
             case Ruined():
                 self._is_ruined = True
                 self._due.clear()
@@ -193,14 +177,18 @@ class Wills:
             self._hiding -= Counter(key for key in self._hiding if _is_end_of(verb, targets, key))
         if verb in ("stall", "go-on"):
             self._doubt(lambda connection: connection.client in targets)
-        if verb in ("start", "free"):
-            self._ending.difference_update(targets)
-        if verb in ENDING:
-            self._ending.update(targets[:1] if verb == "reclaim" else targets)
-            for connection in self._connections.values():
-                if connection.node in targets:
-                    connection.is_over = True
-                    self._due.pop(connection.number, None)
+        if verb == "free":
+            self._full.difference_update(targets)
+        if verb == "fill":
+            self._full.update(targets)
+            self._on_no_will(*targets)
+
+    def _on_no_will(self, *nodes: str) -> None:
+        """The connections that these nodes have had by now may end without their wills."""
+        for connection in self._connections.values():
+            if connection.node in nodes:
+                connection.is_over = True
+                self._due.pop(connection.number, None)
 
     def _doubt(self, is_meant: Callable[[_Connection], bool]) -> None:
         for connection in self._connections.values():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -76,6 +76,7 @@ class World:
         self.network = network
         self.nodes: dict[str, FaultyNode] = {}
         self.died: list[tuple[str, int]] = []  # nodes that ended by themselves, status
+        self.down: list[str] = []  # nodes whose process has ended, whoever ended it
         self.stuck: list[tuple[str, str]] = []  # nodes that did not end, the order
         self.believed: list[tuple[str, str]] = []  # nodes that took damaged data, which
         self.reclaimed: list[str] = []  # zones that an operator took, since the last look
@@ -85,6 +86,7 @@ class World:
         self._rng = Random(f"{seed}/{tree.name}/disks")
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._turns = {name: asyncio.Lock() for name in tree.names}
+        self._pids: dict[str, int] = {}  # of the processes that ran when they were looked at last
         for shape in tree.nodes:
             control = folder / f"control-{shape.name}"
             delay = conditions.delay
@@ -140,15 +142,20 @@ class World:
         """True if the step is about nodes."""
         return step.verb in self._verbs
 
-    async def perform(self, step: Step) -> str:
-        """Carry it out; its outcome, if there is one to tell. Steps on a node take turns."""
+    @contextlib.asynccontextmanager
+    async def turn(self, step: Step) -> AsyncIterator[None]:
+        """Steps on a node take turns: one may begin long after the time of its schedule."""
         async with contextlib.AsyncExitStack() as stack:
             for name in sorted(set(step.targets)):
                 await stack.enter_async_context(self._turns[name])
-            self.notice_deaths()
-            if step.verb in QUICK:
-                return self._verbs[step.verb](step) or ""
-            return await asyncio.to_thread(self._verbs[step.verb], step) or ""
+            yield
+
+    async def perform(self, step: Step) -> str:
+        """Carry it out, in its turn; its outcome, if there is one to tell."""
+        self.notice_deaths()
+        if step.verb in QUICK:
+            return self._verbs[step.verb](step) or ""
+        return await asyncio.to_thread(self._verbs[step.verb], step) or ""
 
     def start_all(self) -> None:
         """Every node that does not run."""
@@ -173,6 +180,7 @@ class World:
         full disk, or when a retirement came through although the command had given up.
         """
         for node in self.nodes.values():
+            self._look_at(node)
             if node.should_run and not node.running:
                 node.should_run = False
                 status = node.wait()
@@ -233,9 +241,16 @@ class World:
         for name in names:
             node = self.nodes[name]
             if not node.running and not self._estates.is_lost(name):
+                self._look_at(node)
                 node.start(ready=False)
+                self._pids[name] = node.pid
                 self.network.started(name, node.pid)
             node.should_run = node.running
+
+    def _look_at(self, node: FaultyNode) -> None:
+        """Note that its process has ended, once."""
+        if not node.running and self._pids.pop(node.name, None) is not None:
+            self.down.append(node.name)
 
     def _kill(self, *names: str) -> None:
         nodes = [self.nodes[name] for name in names if self.nodes[name].running]
