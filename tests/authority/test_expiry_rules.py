@@ -66,3 +66,17 @@ def test_runs_of_other_topics_stay_runs(qos: int) -> None:
     authority.announce(cut("home/a", 2))
     away = authority.publish(Message("home/a/motion", b"1", qos))
     assert away is PublishVerdict.NOT_AUTHORITATIVE
+
+
+def test_rules_are_replaced() -> None:
+    """By those of a file that was read again: for what comes from then on, runs included."""
+    authority, journal, _ = serving(("home/a", 60), ("home/b", 60))
+    authority.expiry.set([("home/b", 5), ("home/c", 7)])
+    assert authority.publish_run(run_to(b"home/a", qos=1))
+    for topic in ("home/a", "home/b", "home/c"):
+        assert not (topic != "home/a" and authority.publish_run(run_to(topic.encode(), qos=1)))
+        authority.publish(Message(topic, b"1", 1))
+    assert [None, 5, 7] == [record.message.expiry for record in journal.records[-3:]]
+
+    authority.expiry.set([])
+    assert authority.publish_run(run_to(b"home/a", b"home/b", b"home/c", qos=1))

@@ -132,3 +132,21 @@ def test_link_gathers_the_history_up_to_its_answer() -> None:
     assert 0 == len(gathering)
     assert ["2", "3", "4", "5", "", "lit"] == [one.payload.decode() for one in found]
     assert [None] * 4 + [0, None] == [one.expiry for one in found]
+
+
+def test_held_filters_are_replaced() -> None:
+    """While the zone is served; one that had its first subscriber has had it."""
+    authority = serving()
+    say(authority, "home/hall/motion", "1")
+    say(authority, "home/bell", "rung")
+    assert ["1"] == ask(authority, "home/hall/motion")
+
+    authority.held.set(["home/+/motion", "home/bell"])
+    assert [] == ask(authority, "home/hall/motion")
+    assert ["rung"] == ask(authority, "home/bell")
+    assert [] == ask(authority, "home/bell")
+    authority.held.set([])
+    say(authority, "home/doors/a/b", "door")
+    assert [] == ask(authority, "home/doors/a/b")
+    authority.held.set(HELD)
+    assert ["door"] == ask(authority, "home/doors/a/b")

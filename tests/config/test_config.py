@@ -651,6 +651,8 @@ def test_limits_that_changed_count_at_once(tmp_path: Path) -> None:
             session_limits="{age: 1h}",
             retention="{size: 1MiB}",
             suback_wait="5s",
+            expiry="[{filter: home/+/motion, after: 1h}, {filter: home/kitchen/door, after: 2s}]",
+            hold_first="[home/+/motion, home/kitchen/door]",
         ),
     )
 
@@ -662,12 +664,16 @@ def test_limits_that_changed_count_at_once(tmp_path: Path) -> None:
         "limits.disk_free": "1%",
         "session_limits.age": "3600.0",
         "retention.size": "1048576",
+        "expiry": "home/+/motion: 3600s, home/kitchen/door: 2s",
+        "hold_first": "home/+/motion, home/kitchen/door",
     } == found.changed
     assert ("journal", "suback_wait") == found.restart_needed
-    assert (2048, 3600.0, 1 << 20) == (
+    assert (2048, 3600.0, 1 << 20, [3600, 2], 2) == (
         found.config.limits.packet,
         found.config.session_limits.age,
         found.config.retention.size,
+        [rule.after for rule in found.config.expiry],
+        len(found.config.hold_first),
     )
     assert ("none", 2.0) == (found.config.journal, found.config.suback_wait)
 

@@ -20,7 +20,9 @@ from tests.support import wire
 from tests.support.history import History
 from tests.support.nodes import Event, NodeProcess, topology
 from tests.support.rawclient import RawClient
+from tests.support.rawclient5 import RawClient5
 from tests.support.wire import CONNACK, PUBACK, SUBACK
+from tests.support.wire5 import MESSAGE_EXPIRY
 from txbroker.storage.disk_watermark import measure
 
 from .commands import as_json, output, wait_until
@@ -449,6 +451,25 @@ def test_limits_change_while_the_node_runs(node: NodeProcess) -> None:
             pub.send(b"\x30" + wire.length(1025))
             pub.expect_closed()
         c.ping()
+
+
+def test_intervals_and_held_filters_change_while_the_node_runs(node: NodeProcess) -> None:
+    """For what is published, and subscribed to, from then on."""
+    start(node, expiry=[{"filter": "a", "after": "1h"}], hold_first=["x"])
+    with client(node, "pub") as pub, RawClient5(node.mqtt) as sub:
+        sub.connect("sub")
+        sub.subscribe(("a", 1), ("b", 1))
+        for topic in ("a", "b", "held"):
+            pub.publish(topic, b"1", qos=1)
+        said = reload(node, expiry=[{"filter": "b", "after": "2h"}], hold_first=["held"])
+        assert {"expiry": "b: 7200s", "hold_first": "held"} == said["changed"]
+        assert [] == said["restart_needed"]
+        for topic in ("a", "b"):
+            pub.publish(topic, b"1", qos=1)
+        found = [(m.topic, dict(m.properties).get(MESSAGE_EXPIRY)) for m in sub.take(4)]
+        assert [("a", 3600), ("b", None), ("a", None), ("b", 7200)] == found
+        sub.subscribe(("held", 1))
+        assert "held" == sub.take(1)[0].topic
 
 
 def test_a_file_with_a_mistake_changes_nothing(node: NodeProcess) -> None:

@@ -26,15 +26,20 @@ class ExpiryRules:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._rules: SubscriptionIndex[int, int] = SubscriptionIndex()
+        self._filters: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self._rules)
 
     def set(self, rules: Iterable[tuple[str, int]]) -> None:
-        """Set the rules, once."""
-        for number, (topic_filter, seconds) in enumerate(rules):
+        """Replace the rules; they count for what is published from now on."""
+        for topic_filter in self._filters:
+            self._router.singles.remove(topic_filter, _KEY)
+        self._rules = SubscriptionIndex()
+        for number, (topic_filter, seconds) in enumerate(found := tuple(rules)):
             self._rules.add(topic_filter, number, seconds)
             self._router.singles.add(topic_filter, _KEY, None)
+        self._filters = tuple(topic_filter for topic_filter, _ in found)
 
     def limit(self, message: Message) -> Message:
         """Return the message with the zone's interval, unless its own is shorter."""

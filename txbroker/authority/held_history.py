@@ -39,11 +39,12 @@ class HeldHistory:
         self._met: set[str] = set()
 
     def set(self, filters: Iterable[str]) -> None:
-        """Set the held filters, before the zone is opened."""
+        """Replace the held filters; one that was touched under an earlier list stays so."""
         self._held = tuple(filters)
+        self.open()
 
     def open(self) -> None:
-        """Begin with what is durable: the journal's part is open."""
+        """Begin with what is durable."""
         self._untouched = set(self._held) - self._journal.touched()
         self._met.clear()
 

@@ -9,7 +9,7 @@ import attrs
 from txbroker.config.reader import load_file, select
 from txbroker.config.values import NOT_KEYS, NodeConfig
 
-RELOADED = ("limits", "session_limits", "retention")
+RELOADED = ("limits", "session_limits", "retention", "expiry", "hold_first")
 """Keys whose new values count at once; changes of all others need a restart."""
 
 
@@ -33,6 +33,10 @@ def reread(config: NodeConfig) -> Reread:
     changed: dict[str, str] = {}
     for key in RELOADED:
         old, new = getattr(config, key), getattr(fresh, key)
+        if isinstance(new, tuple):
+            if new != old:
+                changed[key] = ", ".join(map(str, new))
+            continue
         for field in attrs.fields(type(new)):
             value = getattr(new, field.name)
             if value != getattr(old, field.name):

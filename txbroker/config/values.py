@@ -168,6 +168,9 @@ class ExpiryRule:
     filter: TopicFilter
     after: Interval
 
+    def __str__(self) -> str:
+        return f"{self.filter}: {self.after}s"
+
 
 @attrs.frozen(slots=True, kw_only=True)
 class NodeConfig:

@@ -150,7 +150,7 @@ class Node:
         await self._control.stop()
 
     def reload(self) -> None:
-        """Read the limits in the topology file again; a file with an error changes nothing."""
+        """Read the topology file again; a file with an error changes nothing."""
         try:
             found = reread(self._node_base.config)
         except ConfigError as error:

@@ -32,15 +32,16 @@ class OwnerRole:
         self.authority.wills.node = node_base.config.node
         self.authority.wills.expect(node_base.config.will_after)
         self.store.wire(self.authority)
-        self.authority.expiry.set((one.filter, one.after) for one in node_base.config.expiry)
-        self.authority.held.set(node_base.config.hold_first)
         self.authority.on_not_retained = lambda: node_base.counters.add("retained.over_limit")
         self.apply()
 
     def apply(self) -> None:
-        """Apply the limits of the topology file."""
-        retained = self._node_base.config.limits.retained
-        self.authority.most_retained = (retained.messages, retained.bytes)
+        """Apply the keys of the topology file that may change while the node runs."""
+        config, authority = self._node_base.config, self.authority
+        retained = config.limits.retained
+        authority.most_retained = (retained.messages, retained.bytes)
+        authority.expiry.set((one.filter, one.after) for one in config.expiry)
+        authority.held.set(config.hold_first)
 
     def wire(self, edge_role: EdgeRole) -> None:
         """Connect the edge of the same node, which needs no link."""
