@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
+from tests.support.rawclient5 import RawClient5
+from tests.support.wire5 import USER_PROPERTY
 from tests.system.commands import as_json, failure, output
 
 from .__main__ import run
@@ -65,6 +67,33 @@ def test_retiring_in_a_tree_with_an_earlier_root(nodes: dict[str, NodeProcess]) 
         with RawClient(root.mqtt) as client:
             assert client.connect(name, clean=False)
             client.expect_publish("t", b"waits")
+
+
+def test_shared_groups_beside_an_earlier_root(nodes: dict[str, NodeProcess]) -> None:
+    """
+    Groups of this version's zones work; one that the root would coordinate waits, as SUBACK and a
+    line say, and begins when the root has this version.
+    """
+    root, edge = nodes["root"], nodes["edge"]
+    with RawClient5(edge.mqtt, timeout=60.0) as member:
+        member.connect("member", expiry=600)
+        member.subscribe(("$share/g/a/#", 1))
+        answer = member.ask_subscribe(("$share/g/+/x", 1))
+        assert (USER_PROPERTY, ("pending-zone", "")) in answer.properties, answer
+        assert "" == edge.wait_event("group.pending", filter="$share/g/+/x")["zone"]
+        with RawClient(root.mqtt) as pub:
+            pub.connect("pub")
+            pub.publish("a/y", b"1", qos=1)
+            pub.publish("c/x", b"for nobody", qos=1)
+        assert "a/y" == member.take(1)[0].topic
+        root.terminate()
+        root.env = {}
+        root.start(timeout=60.0)
+        with RawClient(root.mqtt) as pub:
+            pub.connect("pub")
+            while not member.has_input(0.5):
+                pub.publish("c/x", b"2", qos=1)
+        assert "c/x" == member.take(1)[0].topic
 
 
 @pytest.mark.parametrize("version", VERSIONS)

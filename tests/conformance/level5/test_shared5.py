@@ -222,3 +222,55 @@ def test_an_illegal_group_of_an_older_client_is_refused(broker5: Bench5) -> None
         packet_id = client.next_id()
         client.send(wire.subscribe(packet_id, (text, 1)))
         assert client.wait_for(wire.SUBACK, packet_id).codes == [0x80]
+
+
+def test_a_client_in_two_groups_gets_a_copy_of_each(brokers5: Bench5) -> None:
+    """Two names, and one name with two filters: each is a subscription of its own."""
+    filters = [
+        shared(brokers5, group="one"),
+        shared(brokers5, group="two"),
+        shared(brokers5, "x/#", group="one"),
+    ]
+    both = brokers5.subscriber(*[(text, qos) for text, qos in zip(filters, (0, 1, 2), strict=True)])
+    other = brokers5.subscriber((filters[0], 0))
+    pub = brokers5.publisher()
+    for number in range(10):
+        pub.publish(brokers5.topic(), b"%d" % number, qos=2)
+    levels: Counter[int] = Counter()
+    own: Counter[bytes] = Counter()
+    while levels.total() < 30:
+        for member in (both, other):
+            while member.has_input(0.02):
+                message = member.expect_publish()
+                levels[message.qos] += 1
+                own[message.payload] += 1
+                member.acknowledge(message)
+    assert levels == Counter({0: 10, 1: 10, 2: 10}) and set(own.values()) == {3}
+    both.unsubscribe(filters[1])
+    pub.publish(brokers5.topic(), b"last", qos=2)
+    assert sorted(map(len, all_of([both, other], 2)))[1] >= 1
+    brokers5.silence(both, pub)
+
+
+@pytest.mark.parametrize("is_long", ["group", "filter"])
+def test_a_filter_of_the_greatest_length(brokers5: Bench5, is_long: str) -> None:
+    """A group of a session that is kept, with messages of QoS 1 and 2."""
+    fill = "y" * (65_535 - len(shared(brokers5, "x", "")))
+    group, rest = (fill, "x") if is_long == "group" else ("g", fill)
+    text = shared(brokers5, rest, group)
+    assert len(text) == 65_535
+    name = unique()
+    member = brokers5.client(name, expiry=60)
+    member.subscribe((text, 2))
+    pub = brokers5.publisher()
+    for number in range(2):
+        pub.publish(brokers5.topic(rest), b"%d" % number, qos=number % 2 + 1)
+    assert member.expect_publish(payload=b"0").topic == brokers5.topic(rest)
+    member.acknowledge(member.expect_publish(payload=b"1"))
+    member.close()
+    for number in range(2, 6):
+        pub.publish(brokers5.topic(rest), b"%d" % number, qos=number % 2 + 1)
+    member = brokers5.resume(name, expiry=60)
+    found = [message.payload for message in member.take(5)]
+    assert sorted(found) == [b"0", b"2", b"3", b"4", b"5"]
+    member.unsubscribe(text)
