@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.rawclient import RawClient
 from tests.support.rawclient5 import RawClient5
 from tests.support.wire import CONNACK, PUBACK, SUBACK
 from tests.support.wire5 import MESSAGE_EXPIRY
+from txbroker.runtime.structured_log import AT_ONCE
 from txbroker.storage.disk_watermark import measure
 
 from .commands import as_json, output, wait_until
@@ -489,3 +490,15 @@ def test_a_file_with_a_mistake_changes_nothing(node: NodeProcess) -> None:
         assert ("info", {"limits.connections": "2"}) == (said["level"], said["changed"])
         with client(node, "d") as d:
             d.ping()
+
+
+def test_a_client_that_takes_itself_over_fills_no_log(node: NodeProcess) -> None:
+    """Nor do clients whose keep-alive is over: some lines a minute tell of them, and a count."""
+    start(node)
+    with ExitStack() as stack:
+        for _ in range(3 * AT_ONCE):
+            stack.enter_context(client(node, "again"))
+        stack.enter_context(client(node, "last")).ping()
+    told = [event for event in node.events if event["event"] == "client.closed"]
+    assert {event["reason"] for event in told} == {"client id taken over"}
+    assert len(told) == AT_ONCE

@@ -132,7 +132,9 @@ class ConnectionLifetime:
 
         A client of level 5 is told the reason code.
         """
-        log.info("client.closed", client_id=self._client_id, reason=reason)
+        log_limited(
+            log.info, "client.closed", kind=reason, client_id=self._client_id, reason=reason
+        )
         self._part(code, reason, will=True)
 
     def end(self) -> None:
@@ -199,7 +201,7 @@ class ConnectionLifetime:
             idle = 0.0  # an unread PINGREQ must not end the connection (protocol rule 20)
         longest = self._keep_alive * GRACE
         if idle >= longest:
-            log.info("client.keep_alive_timeout", client_id=self._client_id)
+            log_limited(log.info, "client.keep_alive_timeout", client_id=self._client_id)
             reason = "no packet came within the keep-alive"
             self._part(ReasonCode.KEEP_ALIVE_TIMEOUT, reason, will=True)  # [MQTT-3.1.2-24]
         else:

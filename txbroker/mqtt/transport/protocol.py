@@ -485,7 +485,13 @@ class MqttProtocol(ConnectionLifetime):
         if not self._is_open:
             return
         if is_told:
-            log.warning("session.unreachable", client_id=self._client_id, reason=reason)
+            log_limited(
+                log.warning,
+                "session.unreachable",
+                kind=reason,
+                client_id=self._client_id,
+                reason=reason,
+            )
             self._service.counters.add("clients.session_unreachable")
             if self._level >= LEVEL_5:
                 connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
