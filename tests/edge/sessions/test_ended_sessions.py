@@ -16,8 +16,8 @@ from tests.edge.sessions.test_catch_up_after_moves import bench_of
 from tests.support.edge_bench import Client
 from tests.support.keeping import MemoryTable
 from txbroker.edge.sessions.session_connect import PublishBarrier
-from txbroker.edge.sessions.session_format import encode_window
 from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.edge.sessions.window_format import encode_window
 from txbroker.mqtt.session.inbound_publish import InboundPublish
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Publish, Pubrec

@@ -14,8 +14,9 @@ from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import CommitRecorder, MemoryTable
 from txbroker.edge.sessions import session_store
 from txbroker.edge.sessions.session_connect import PublishBarrier
-from txbroker.edge.sessions.session_format import encode_subscriptions, encode_window
+from txbroker.edge.sessions.session_format import encode_subscriptions
 from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.edge.sessions.window_format import encode_window
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Publish

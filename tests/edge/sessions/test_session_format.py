@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.edge_bench import EdgeBench
-from txbroker.edge.sessions.session_format import (
-    decode_window,
-    encode_numbered,
-    encode_window,
-)
+from txbroker.edge.sessions.window_format import decode_window, encode_numbered, encode_window
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage

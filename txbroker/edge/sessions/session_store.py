@@ -19,17 +19,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from txbroker.edge.sessions.session_format import (
-    decode_publish,
     decode_session,
     decode_subscription,
+    encode_session,
+    encode_subscriptions,
+)
+from txbroker.edge.sessions.session_rows import RowTable, SessionRows
+from txbroker.edge.sessions.window_format import (
+    decode_publish,
     decode_window,
     encode_numbered,
     encode_publish,
-    encode_session,
-    encode_subscriptions,
     encode_window,
 )
-from txbroker.edge.sessions.session_rows import RowTable, SessionRows
 from txbroker.model.log_position import JournalId
 from txbroker.model.topics import is_filter_within, may_match_within
 from txbroker.mqtt.session.cursor import Cursor
