@@ -15,10 +15,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ from txbroker.model.errors import CallerError, StoreError
 from txbroker.model.invariant import holds, ordered
 from txbroker.storage import newest_segment
 from txbroker.storage.files import SHORT, DiskFull, LogTail, OpenFile, make_folder
+from txbroker.storage.log_reader import LogReader
 from txbroker.storage.recovery import OnTrimmed, recover
 from txbroker.storage.segment import (
     BATCH_HEAD,
@@ -33,14 +32,9 @@ from txbroker.storage.segment import (
     Batch,
     CorruptLog,
     Segment,
-    Whole,
-    first_not_older,
-    first_time,
     pack_batch,
     pack_segment,
-    seek,
     segment_path,
-    walk,
 )
 
 __all__ = ["Batch", "CorruptLog", "SegmentLog"]
@@ -48,7 +42,6 @@ __all__ = ["Batch", "CorruptLog", "SegmentLog"]
 _MAX_BATCHES = 65_536  # per segment: longer segments make the scan at start slow
 _MIN_SEGMENT = 64 * 1024
 _LARGE = 1024 * 1024  # a write call writes a batch up to this size whole, whatever `most` says
-_VERIFY_STEP = 256 * 1024
 
 
 class _Staged(NamedTuple):
@@ -58,14 +51,13 @@ class _Staged(NamedTuple):
     body: bytes
 
 
-class SegmentLog:
+class SegmentLog(LogReader):
     """
     One log in one folder. Entries are numbered from 1 on; a number is never used twice.
 
     `first` is the number of the first entry kept, `next` the one that the next entry gets, `synced`
     the last one known to be durable, `written` the last one that can be read, `staged` the bytes
-    that are not written yet, of so many `staged_entries`, `size` the bytes in use on disk (without
-    preallocated space).
+    that are not written yet, of so many `staged_entries`.
 
     Invariant: synced <= written < next, and first <= written + 1.
 
@@ -86,24 +78,21 @@ class SegmentLog:
         `data` is the folder that error messages name for `txbroker repair`; the default is
         `folder`. On a small file system segments are smaller than `segment_bytes`.
         """
-        self.folder = folder
-        self._data = folder if data is None else data
+        data = folder if data is None else data
         try:
             make_folder(folder)
             stat = os.statvfs(folder)
-            found = recover(folder, self._data, on_trimmed)
+            found = recover(folder, data, on_trimmed)
             capacity = stat.f_frsize * stat.f_blocks
             self._segment_bytes = max(_MIN_SEGMENT, min(segment_bytes, capacity // 16))
             # All logs of a node must stay below a sixteenth of the disk; few logs are large.
             self._step = capacity // 128
-            self._segments = found.segments
+            super().__init__(folder, data, found.segments, found.next - 1)
             self._tail = self._open_tail()
         except OSError as error:
             raise StoreError(f"{folder}: cannot be opened: {error.strerror}") from error
         self._batches = 0  # of the last segment, since the log was opened
-        self.size = sum(segment.end for segment in self._segments)
         self.next = found.next
-        self.written = found.next - 1
         self.synced = found.next - 1
         self._time = found.time
         self.staged = 0
@@ -125,28 +114,9 @@ class SegmentLog:
         self._begun = 0  # bytes of the first staged body that are written; its head is not
 
     @property
-    def first(self) -> int:
-        """Number of the first retained entry; number of the next entry in an empty log."""
-        return self._segments[0].first if self._segments else self.written + 1
-
-    @property
-    def first_kept(self) -> int:
-        """
-        Number from which on the log has trimmed nothing: `first`, or 1 where nothing was trimmed.
-
-        The range may contain a hole.
-        """
-        return self.first if self._segments and self._segments[0].previous else 1
-
-    @property
     def is_rotated(self) -> bool:
         """True if the log has finished a segment that is not synced yet."""
         return len(self._dirty) > 1
-
-    @property
-    def extent(self) -> tuple[Path, int] | None:
-        """File that the log appends to, and its written bytes; None before the first segment."""
-        return (self._segments[-1].path, self._segments[-1].end) if self._segments else None
 
     @property
     def time(self) -> int:
@@ -371,121 +341,6 @@ class SegmentLog:
                 self._told = self._safe
                 newest_segment.write(self.folder, self._told)
 
-    # -- reading
-
-    def batches(self, after: int = 0) -> Iterator[Batch]:
-        """
-        Return the written batches that hold entries above `after`, in order.
-
-        Batches that are written or trimmed during the iteration may appear or not. Raises
-        `CorruptLog`.
-        """
-        segment = self.segment_at(after + 1)
-        while segment is not None:
-            for head, body in self._walk(segment, after + 1):
-                count = head.entries
-                if count and head.first + count > after + 1:
-                    yield Batch(first=head.first, count=count, time=head.time, body=body)
-            segment = self.segment_after(segment)
-
-    def _walk(self, segment: Segment, entry: int) -> Iterator[Whole]:
-        """
-        Return the batches of a segment from a little before that of `entry` on.
-
-        Batches written during the iteration follow. Raises `CorruptLog`.
-        """
-        if self._place(segment) is None:
-            return
-        with reading(segment):
-            file = segment.open()
-            following, position = seek(file, segment, entry)
-            while True:
-                end = segment.end
-                for whole in walk(file, segment.first, position, end):
-                    following = whole[0].first + whole[0].entries
-                    position = whole[0].end
-                    yield whole
-                if position < end or end == segment.end:
-                    break
-        after = self.segment_after(segment)
-        is_whole = position == end if after is None else after.follows == following
-        if not is_whole and self._place(segment) is not None:
-            raise self.corrupt(segment, following)
-
-    def corrupt(self, segment: Segment, following: int) -> CorruptLog:
-        """Return the error for a segment without a valid batch for entry `following`."""
-        return CorruptLog(segment.path, following - 1, self._data)
-
-    def _place(self, segment: Segment) -> int | None:
-        """Return the index of a segment; None for a trimmed segment."""
-        place = bisect_right(self._segments, segment.first, key=lambda one: one.first) - 1
-        return place if place >= 0 and self._segments[place] is segment else None
-
-    def segment_at(self, entry: int) -> Segment | None:
-        """Return the segment that holds `entry`; the first segment where `entry` is trimmed."""
-        place = bisect_right(self._segments, entry, key=lambda one: one.first) - 1
-        return self._segments[max(0, place)] if self._segments else None
-
-    def segment_after(self, segment: Segment) -> Segment | None:
-        """Return the next segment of the log, or None."""
-        place = bisect_right(self._segments, segment.first, key=lambda one: one.first)
-        return self._segments[place] if place < len(self._segments) else None
-
-    def offset_at(self, time: int) -> int:
-        """
-        Return the first written entry that is not older than `time`, by the time of its batch.
-
-        Where all entries are older, the result is the number after the last one. The result is
-        exact unless the clock was set back.
-        """
-        low, high = 0, len(self._segments)
-        while low < high:
-            middle = (low + high) // 2
-            with reading(self._segments[middle]):
-                begun = first_time(self._segments[middle])
-            if begun is None or begun >= time:
-                high = middle
-            else:
-                low = middle + 1
-        for segment in self._segments[max(0, low - 1) : low + 1]:
-            with reading(segment):
-                entry = first_not_older(segment.open(), segment, time)
-            if entry is not None:
-                return entry
-        return self.written + 1
-
-    def size_above(self, entry: int) -> int:
-        """Return an upper bound of the bytes that the entries above `entry` occupy."""
-        place = bisect_right(self._segments, entry + 1, key=lambda one: one.first) - 1
-        return sum(segment.end for segment in self._segments[max(place, 0) :])
-
-    def excess(self, limit: int) -> int:
-        """
-        Return the last entry to trim so that at most `limit` bytes remain; 0 to trim nothing.
-
-        Only whole segments count, and the present segment always stays.
-        """
-        over = self.size - limit
-        last = 0
-        for segment, after in pairwise(self._segments):
-            if over <= 0:
-                break
-            over -= segment.end
-            last = after.first - 1
-        return last
-
-    def verify(self) -> Iterator[None]:
-        """Check all segments but the present one in small steps; raises `CorruptLog`."""
-        for segment in self._segments[:-1]:
-            if self._place(segment) is None:
-                continue  # The log trimmed this segment between two steps.
-            step = 0
-            for head, _ in self._walk(segment, segment.first):
-                if head.end - step >= _VERIFY_STEP:
-                    step = head.end
-                    yield
-            yield
-
     # -- the ends
 
     def trim(self, through: int) -> int:
@@ -533,12 +388,3 @@ class SegmentLog:
             tail.truncate(end)
         except OSError:
             pass  # A full or broken disk loses nothing here that was durable before.
-
-
-@contextmanager
-def reading(segment: Segment) -> Iterator[None]:
-    """Turn an error of the system into a `StoreError` that names the segment's file."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{segment.path}: cannot be read: {error.strerror}") from error

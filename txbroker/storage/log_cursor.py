@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txbroker.storage.files import OpenFile
-from txbroker.storage.log import SegmentLog, reading
+from txbroker.storage.log import SegmentLog
+from txbroker.storage.log_reader import reading
 from txbroker.storage.segment import BATCH_HEAD, Segment, Whole, seek, walk
 
 
