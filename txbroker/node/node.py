@@ -207,14 +207,14 @@ class Node:
         self._edge_role.checkpoint()
         self._edge_role.record(() if self.authority is None else self.authority.transitions)
         if self._owner is not None:
-            self._owner.store.checkpoint_if_due()
+            self._owner.store.checkpoint.write_if_due()
         self._node_base.tidy()
         self._node_base.flush_queue.end()
 
     def _trim(self) -> None:
         """Trim the records of journals that neither retention nor a held part requires."""
         store = None if self._owner is None else self._owner.store
-        present, saved = (None, 0) if store is None else (store.present, store.saved)
+        present, saved = (None, 0) if store is None else (store.present, store.checkpoint.saved)
         held = self._control.held()
         claimed = self._node_base.node_grant.held_part
         if present is None and claimed is not None:
@@ -234,7 +234,7 @@ class Node:
         if self._owner is None:
             self._trim()
         else:
-            self._owner.store.sync_checkpoint(self._trim)
+            self._owner.store.checkpoint.sync(self._trim)
         if self._node_base.data_directory.ledger is not None:
             self._node_base.data_directory.ledger.trim(self._node_base.retention.policy)
         self.edge.backlog.poll_cut_off(self.edge.clients.sessions.values())

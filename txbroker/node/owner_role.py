@@ -56,7 +56,7 @@ class OwnerRole:
             is_leaving=lambda: mqtt.is_leaving,
             max_packet=LARGEST,
         )
-        self.store.wire_slices(partial(edge.slices.start, self.store))
+        self.store.checkpoint.wire_slices(partial(edge.slices.start, self.store.checkpoint))
         own_zone = LocalLink(edge, self.authority, node_base.backpressure)
         own_zone.wire(self.groups)
         node_base.sockets.wire_zone(own_zone.way_through, own_zone.deliver_rest, EdgePeer.sender)

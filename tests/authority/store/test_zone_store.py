@@ -15,7 +15,8 @@ from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeGreeting
 from txbroker.authority.store.offset_reservation import OffsetReservation
-from txbroker.authority.store.zone_store import STEP_TOPICS, ZoneStore
+from txbroker.authority.store.zone_checkpoints import STEP_TOPICS
+from txbroker.authority.store.zone_store import ZoneStore
 from txbroker.core import Router
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.delegation_table import DelegationTable
@@ -184,7 +185,7 @@ def test_trim_waits_for_a_checkpoint_that_is_durable(tmp_path: Path) -> None:
         first: list[int] = []
 
         def trim() -> None:
-            zone.retention.trim(zone.store.present, zone.store.saved)
+            zone.retention.trim(zone.store.present, zone.store.checkpoint.saved)
             first.append(zone.part.log.first)
 
         for _ in range(60):
@@ -195,12 +196,14 @@ def test_trim_waits_for_a_checkpoint_that_is_durable(tmp_path: Path) -> None:
         trim()
         zone.say("on its way to the disk")
         assert not zone.authority.is_settled
-        zone.store.sync_checkpoint(trim)
+        zone.store.checkpoint.sync(trim)
         zone.say("taken while the checkpoint is on its way")
         while len(first) < 2:
             zone.turn.end()
             await asyncio.sleep(0.001)
-        assert zone.store.saved <= 61 < zone.store.offset  # the checkpoint speaks of no later one
+        assert (
+            zone.store.checkpoint.saved <= 61 < zone.store.offset
+        )  # the checkpoint speaks of no later one
         zone.disk.close()  # no checkpoint is written, as after a kill
         again = Zone(tmp_path)
         again.open(1)
@@ -233,10 +236,10 @@ def test_a_checkpoint_is_written_in_slices(tmp_path: Path) -> None:
         zone = Zone(data)
         zone.open(1)
         pieces: list[Iterator[None]] = []
-        zone.store.wire_slices(pieces.append)
+        zone.store.checkpoint.wire_slices(pieces.append)
         retain(zone, 0, count, b"1")
         await zone.settle()
-        zone.store.checkpoint()
+        zone.store.checkpoint.write()
         most = 0
         for step in range(steps):
             before = len(zone.disk.tables.table(RETAINED))
@@ -245,7 +248,7 @@ def test_a_checkpoint_is_written_in_slices(tmp_path: Path) -> None:
             retain(zone, step * 7, step * 7 + 3, b"%d" % step)
             zone.authority.publish(Message(f"kept/{count - 1 - step}", b"", 1, True))
             await zone.settle()
-            zone.store.checkpoint()  # the next is not begun before
+            zone.store.checkpoint.write()  # the next is not begun before
             assert 1 == len(pieces) or step >= 4
         wanted = kept(zone)
         if steps == 3:
@@ -269,12 +272,12 @@ def test_a_trim_waits_for_the_last_slice_of_a_checkpoint(tmp_path: Path) -> None
         zone = Zone(tmp_path)
         zone.open(1)
         pieces: list[Iterator[None]] = []
-        zone.store.wire_slices(pieces.append)
+        zone.store.checkpoint.wire_slices(pieces.append)
         retain(zone, 0, 2 * STEP_TOPICS, b"1")
         await zone.settle()
         saved: list[int] = []
-        zone.store.checkpoint()
-        zone.store.sync_checkpoint(lambda: saved.append(zone.store.saved))
+        zone.store.checkpoint.write()
+        zone.store.checkpoint.sync(lambda: saved.append(zone.store.checkpoint.saved))
         next(pieces[0])
         for _ in range(5):
             zone.turn.end()
@@ -298,11 +301,11 @@ def test_a_zone_that_begins_anew_ends_the_checkpoint_of_before(tmp_path: Path) -
         zone = Zone(tmp_path)
         zone.open(1)
         pieces: list[Iterator[None]] = []
-        zone.store.wire_slices(pieces.append)
+        zone.store.checkpoint.wire_slices(pieces.append)
         retain(zone, 0, 3 * STEP_TOPICS, b"1")
         await zone.settle()
         told: list[bool] = []
-        zone.store.sync_checkpoint(lambda: told.append(True))
+        zone.store.checkpoint.sync(lambda: told.append(True))
         next(pieces[0])
         zone.open(2)
         for _ in pieces[0]:
@@ -406,7 +409,7 @@ def test_another_epoch_of_the_same_data_goes_on(tmp_path: Path, is_killed: bool)
         zone.open(1)
         zone.authority.publish(Message("kept", b"early", 1, True), ("far", 1, "", 1), 7)
         await zone.settle()
-        zone.store.checkpoint()
+        zone.store.checkpoint.write()
         zone.authority.publish(Message("kept", b"late", 1, True), ("far", 1, "", 1), 8)
         await zone.settle()
         zone.disk.close()
