@@ -8,7 +8,7 @@ from tests.support.recorders import cut
 from txbroker.edge.routing.route_state import RouteState
 from txbroker.link.delivery_sender import OVERFLOW
 from txbroker.link.frames import encode_frame
-from txbroker.link.link_server import HIGH_MARK
+from txbroker.link.link_port import HIGH_MARK
 from txbroker.v1 import link_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 

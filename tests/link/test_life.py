@@ -23,7 +23,8 @@ from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
 from txbroker.link.delivery_sender import OVERFLOW, WINDOW
 from txbroker.link.frames import LinkError, encode_frame
-from txbroker.link.link_server import HIGH_MARK, MANY_EDGES
+from txbroker.link.link_port import HIGH_MARK
+from txbroker.link.link_server import MANY_EDGES
 from txbroker.link.publish_receiver import MANY_MARKS
 from txbroker.mqtt.wire.message import Message
 from txbroker.rpc.link_convert import mark_to_wire

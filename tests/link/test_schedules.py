@@ -45,8 +45,8 @@ def small_limits() -> Iterator[None]:
         patch(f"{deliveries}.OVERFLOW", 1000),
         patch(f"{deliveries}.BATCH_BYTES", 300),
         patch(f"{deliveries}.READS", 2),
-        patch("txbroker.link.link_server.HIGH_MARK", 700),
-        patch("txbroker.link.link_server.LOW_MARK", 300),
+        patch("txbroker.link.link_port.HIGH_MARK", 700),
+        patch("txbroker.link.link_port.LOW_MARK", 300),
     ):
         yield
 
