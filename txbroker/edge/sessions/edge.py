@@ -155,7 +155,6 @@ class Edge:
             sessions,
             zones=self.zones,
             interests=self.interests,
-            timers=timers,
             session_store=session_store,
             backlog=self.backlog,
             low_water=self.low_water,

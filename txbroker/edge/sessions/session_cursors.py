@@ -13,20 +13,20 @@ the stream. The position that is durable follows the stream a second later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.catch_up import CatchUp
+from txbroker.edge.sessions.cursor_placement import CursorPlacement, has_begun
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.low_water import LowWater
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.timers import Timers
-from txbroker.model.topics import is_sys, may_match_within
+from txbroker.model.topics import may_match_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.session.cursor import Cursor
 from txbroker.mqtt.session.session import Session
@@ -51,7 +51,6 @@ class SessionCursors:
         *,
         zones: ResolverCache,
         interests: Interests,
-        timers: Timers,
         session_store: SessionStore,
         backlog: CatchUp,
         low_water: LowWater,
@@ -62,10 +61,16 @@ class SessionCursors:
         self._sessions = sessions
         self._zones = zones
         self._interests = interests
-        self._timers = timers
         self._session_store = session_store
         self._backlog = backlog
-        self._low_water = low_water
+        self._placement = CursorPlacement(
+            sessions,
+            zones=zones,
+            interests=interests,
+            session_store=session_store,
+            backlog=backlog,
+            low_water=low_water,
+        )
         self._met: dict[JournalId, int] = {}
         self._ended: dict[JournalId, int] = {}
 
@@ -123,7 +128,7 @@ class SessionCursors:
 
     def behind_in(self, route: Route) -> list[Session]:
         """Return the sessions that are behind in the part that the route follows."""
-        return [s for s in self._all() if s.is_behind and route.part in s.places.behind]
+        return [s for s in self._placement.all() if s.is_behind and route.part in s.places.behind]
 
     def on_cut(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
         """
@@ -136,15 +141,15 @@ class SessionCursors:
         assert route.position is not None
         here = LogPosition(route.part, route.position.offset)
         for session in behind:
-            if self._is_interested(session, below.apex):
-                self._start_cursor_after(session, here, below.part)
+            if self._placement.is_interested(session, below.apex):
+                self._placement.start_after(session, here, below.part)
 
     def on_restored(self, part: JournalId) -> None:
         """
         Begin cursors in the part for sessions that are behind in an earlier part: the node was
         restored.
         """
-        for session in self._touched(part.zone):
+        for session in self._placement.touched(part.zone):
             self.follow_part(session, part)
 
     def follow_part(self, session: Session, part: JournalId) -> None:
@@ -153,9 +158,9 @@ class SessionCursors:
         """
         behind = session.places.behind
         earlier = [p for p in behind if p.zone == part.zone and p.epoch < part.epoch]
-        if earlier and self._is_interested(session, part.zone):
+        if earlier and self._placement.is_interested(session, part.zone):
             stops = tuple(LogPosition(p, 0) for p in earlier)
-            self._start_cursor(session, Cursor(part, 0, stops=stops))
+            self._placement.start(session, Cursor(part, 0, stops=stops))
 
     def on_root_lost(self, part: JournalId) -> None:
         """
@@ -163,14 +168,13 @@ class SessionCursors:
 
         A session with any offset in an earlier part of the zone reads this part from its beginning.
         """
-        for session in self._touched(part.zone):
-            if self._is_interested(session, part.zone):
-                begun = (p for s in session.subscriptions.values() for p in s.starts)
-                places = (*session.places.behind, *session.places.taken, *begun, *self.followed)
-                earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
-                if earlier:
-                    stops = tuple(LogPosition(p, 0) for p in earlier if p in session.places.behind)
-                    self._start_cursor(session, Cursor(part, 0, stops=stops))
+        for session in self._placement.interested(part.zone):
+            begun = (p for s in session.subscriptions.values() for p in s.starts)
+            places = (*session.places.behind, *session.places.taken, *begun, *self.followed)
+            earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
+            if earlier:
+                stops = tuple(LogPosition(p, 0) for p in earlier if p in session.places.behind)
+                self._placement.start(session, Cursor(part, 0, stops=stops))
 
     def on_forgotten_cut(self, route: Route, cut: ZoneCut, predecessor: LogPosition | None) -> None:
         """
@@ -182,13 +186,15 @@ class SessionCursors:
         """
         part = JournalId(cut.apex, cut.epoch)
         self._found.add(part)
-        for session in self._touched(cut.apex):
+        for session in self._placement.touched(cut.apex):
             is_older = any(
                 may_match_within(topic_filter, cut.apex) and route.part not in subscription.starts
                 for topic_filter, subscription in session.subscriptions.items()
             )
-            if is_older and self._is_interested(session, cut.apex):
-                self._start_cursor_after(session, predecessor or LogPosition(route.part, 0), part)
+            if is_older and self._placement.is_interested(session, cut.apex):
+                self._placement.start_after(
+                    session, predecessor or LogPosition(route.part, 0), part
+                )
 
     def on_inherited(self, route: Route, predecessor: LogPosition) -> None:
         """
@@ -198,16 +204,14 @@ class SessionCursors:
         above = self._zones.get(predecessor.part.zone)
         come = above.position if above is not None and above.part == predecessor.part else None
         is_late = come is not None and come.offset < predecessor.offset
-        for session in self._touched(route.apex):
-            if not self._is_interested(session, route.apex):
-                continue
+        for session in self._placement.interested(route.apex):
             earlier = session.places.behind.get(predecessor.part)
             if earlier is None and is_late and come is not None:
                 earlier = Cursor(predecessor.part, come.offset)
-                self._start_cursor(session, earlier)
+                self._placement.start(session, earlier)
             is_behind = earlier is not None and earlier.offset < predecessor.offset
             if is_behind or session.sink is None:
-                self._start_cursor_after(session, predecessor, route.part)
+                self._placement.start_after(session, predecessor, route.part)
 
     def on_renewed(
         self, route: Route, known: StreamPosition, epoch: int, predecessor: LogPosition | None
@@ -225,15 +229,13 @@ class SessionCursors:
         if predecessor is not None:
             above = self._zones.get(predecessor.part.zone)
             come = above.position if above is not None and above.part == predecessor.part else None
-        for session in self._touched(route.apex):
-            if not self._is_interested(session, route.apex):
-                continue
-            self._start_cursor(session, Cursor(before, known.offset))
-            self._start_cursor(session, Cursor(after, 0, stops=(LogPosition(before, 0),)))
+        for session in self._placement.interested(route.apex):
+            self._placement.start(session, Cursor(before, known.offset))
+            self._placement.start(session, Cursor(after, 0, stops=(LogPosition(before, 0),)))
             if predecessor is None or predecessor.part.zone == route.apex:
                 continue
             if come is not None and come.offset < predecessor.offset:
-                self._start_cursor(session, Cursor(predecessor.part, come.offset))
+                self._placement.start(session, Cursor(predecessor.part, come.offset))
             if after in session.places.behind and predecessor.part in session.places.behind:
                 session.places.behind[after].after = predecessor
 
@@ -252,10 +254,9 @@ class SessionCursors:
             return
         offset = route.position.offset
         if not is_whole and not route.is_over:
-            for session in self._touched(route.apex):
-                if self._is_interested(session, route.apex):
-                    self._start_cursor(session, Cursor(ended, offset))
-        for session in self._all():
+            for session in self._placement.interested(route.apex):
+                self._placement.start(session, Cursor(ended, offset))
+        for session in self._placement.all():
             cursor = session.places.behind.get(ended)
             if cursor is None:
                 session.places.forget_part(ended)
@@ -263,7 +264,9 @@ class SessionCursors:
             cursor.until = offset if is_whole else None
             cursor.is_over = True
             if not route.is_over and heir.position is not None:
-                self._gate_at(session, ended, LogPosition(heir.part, heir.position.offset))
+                self._placement.gate_at(
+                    session, ended, LogPosition(heir.part, heir.position.offset)
+                )
         if route.is_over:
             self._session_store.on_ended(ended)
             return
@@ -279,7 +282,7 @@ class SessionCursors:
         Follow a transition that a journal read met, for all sessions that are behind in the part
         left.
         """
-        for session in self._touched(transition.apex):
+        for session in self._placement.touched(transition.apex):
             self.follow(session, transition, at_end=at_end)
 
     def on_passage(self, transition: EpochTransition, *, is_alone: bool) -> None:
@@ -294,14 +297,17 @@ class SessionCursors:
         stood = self._stood_at(left.part)
         if is_alone and (left.part in self._ended or not transition.is_return):
             stood = None
-        for session in self._touched(transition.apex):
-            if stood is not None and stood <= left.offset and self._follows(session, transition):
+        for session in self._placement.touched(transition.apex):
+            if (
+                stood is not None
+                and stood <= left.offset
+                and self._placement.follows(session, transition)
+            ):
                 if left.part in self._ended and left.part not in session.places.behind:
-                    self._start_returned_cursor(
-                        session, transition.entered
-                    )  # the session has all of the part
+                    # The session has all of the part.
+                    self._start_returned(session, transition.entered)
                     continue
-                self._start_cursor(session, Cursor(left.part, stood))
+                self._placement.start(session, Cursor(left.part, stood))
             self.follow(session, transition, at_end=True)
         if transition.is_return:
             self._forget_ended(left.part)
@@ -313,17 +319,17 @@ class SessionCursors:
         `at_end`: follow also if the session had all records up to the place where the topics left.
         """
         left, entered = transition.left, transition.entered
-        if not self._is_interested(session, transition.apex):
+        if not self._placement.is_interested(session, transition.apex):
             return False
         earlier = session.places.behind.get(left.part)
         offset = session.places.cut_off.get(left.part) if earlier is None else earlier.offset
         if offset is None or offset > left.offset or (offset == left.offset and not at_end):
             return False
         if not transition.is_return:
-            self._start_cursor_after(session, left, entered.part)
+            self._placement.start_after(session, left, entered.part)
             return entered.part in session.places.behind
-        self._start_returned_cursor(session, entered)
-        self._gate_at(session, left.part, entered)
+        self._start_returned(session, entered)
+        self._placement.gate_at(session, left.part, entered)
         return entered.part in session.places.behind
 
     def resume_part(self, part: JournalId) -> None:
@@ -334,7 +340,7 @@ class SessionCursors:
         These sessions read the part before any live delivery. Otherwise they would skip the records
         in between, and get the rest twice.
         """
-        for session in self._all():
+        for session in self._placement.all():
             if part in session.cut_off:
                 session.places.resume(part, is_kept=True)
 
@@ -348,18 +354,18 @@ class SessionCursors:
         if part not in self._met:
             self._met[part] = route.position.offset
             filters = self._interests.of_zone(route)
-            for session in self._all():
-                if not _has_begun(session, route.apex, filters):
+            for session in self._placement.all():
+                if not has_begun(session, route.apex, filters):
                     continue
                 if began is None and not session.clean:
-                    self._record_start(session, filters, LogPosition(part, start))
+                    self._placement.record_start(session, filters, LogPosition(part, start))
                 if session.sink is None:
-                    self._start_cursor(session, Cursor(part, start))
+                    self._placement.start(session, Cursor(part, start))
         self.wake()
 
     def wake(self) -> None:
         """Wake the catch-up of all sessions whose clients are connected."""
-        for session in self._all():
+        for session in self._placement.all():
             if session.sink is not None:
                 self._backlog.wake(session)
 
@@ -396,80 +402,8 @@ class SessionCursors:
 
     # internal
 
-    def _all(self) -> Iterable[Session]:
-        return list(self._sessions.values())
-
-    def _start_cursor(self, session: Session, cursor: Cursor) -> None:
-        """
-        Begin the cursor unless the session is already behind in that part, or has set it aside.
-        """
-        if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
-            cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
-            session.places.add(cursor)
-            self._low_water.lower((LogPosition(cursor.part, cursor.offset),))
-            if not session.clean:
-                self._session_store.save(session, urgent=False)
-            if session.sink is not None:
-                self._backlog.wake(session)
-
-    def _record_start(self, session: Session, filters: Set[str], place: LogPosition) -> None:
-        """
-        Note that a session follows, from `place` on, a zone that was unknown when it subscribed.
-
-        Without a start the session would count as having all earlier records. A merge with an older
-        session of the client would then omit the records that the older session waits for.
-        """
-        if session.has_met(place.part):
-            return
-        part, offset = place
-        for topic_filter, subscription in session.subscriptions.items():
-            is_known = part.zone in subscription.pending or part in subscription.starts
-            if topic_filter not in filters or is_known:
-                continue
-            if not self._interests.is_asked(session, topic_filter, part.zone):
-                subscription.exclude(part, offset)
-        self._session_store.save_all(session)
-
-    def _start_cursor_after(self, session: Session, left: LogPosition, part: JournalId) -> None:
-        """Begin a cursor in a part that began when an earlier part had come to the place `left`."""
-        earlier = session.places.behind.get(left.part)
-        # A stop at or before that place applies to the part as well. Otherwise the part's records
-        # would pass those of the stop's part.
-        stops = () if earlier is None else earlier.stops
-        before = tuple(
-            LogPosition(stop.part, 0)
-            for stop in stops
-            if stop.offset <= left.offset
-            and (stop.part.zone != part.zone or stop.part.epoch < part.epoch)
-        )
-        self._start_cursor(session, Cursor(part, 0, None, left, before))
-
-    def _start_returned_cursor(self, session: Session, entered: LogPosition) -> None:
-        """Begin a cursor at the place where topics came back to an enclosing zone."""
-        # Records of other topics in that part may lie before the place, and not have come yet. A
-        # cursor at the place would skip them.
-        route = self._zones.get(entered.part.zone)
-        here = self._stood_at(entered.part)
-        offset = entered.offset
-        if here is not None and route is not None and self._covers(session, route):
-            offset = min(here, offset)
-        self._start_cursor(session, Cursor(entered.part, offset))
-
-    def _gate_at(self, session: Session, ended: JournalId, place: LogPosition) -> None:
-        """Stop the session at the place until it has read the ended part."""
-        self._start_cursor(session, Cursor(place.part, place.offset))
-        later, earlier = session.places.behind.get(place.part), session.places.behind.get(ended)
-        if later is None or earlier is None:
-            return  # one part was set aside, or the session has passed it
-        offset = max(later.offset, place.offset)
-        if earlier.after is not None and earlier.after.part == place.part:
-            offset = max(offset, earlier.after.offset)  # else both cursors wait for one another
-        stop = LogPosition(ended, offset)
-        if stop in later.stops:
-            return
-        later.stops += (stop,)
-        if not session.clean:
-            self._session_store.save(session, urgent=False)
+    def _start_returned(self, session: Session, entered: LogPosition) -> None:
+        self._placement.start_returned(session, entered, self._stood_at(entered.part))
 
     def _stood_at(self, part: JournalId) -> int | None:
         """Return how far this edge followed the part, if it did and may follow it again."""
@@ -481,41 +415,3 @@ class SessionCursors:
     def _forget_ended(self, part: JournalId) -> None:
         if self._ended.pop(part, None) is not None:
             self._session_store.on_ended(part)
-
-    def _follows(self, session: Session, transition: EpochTransition) -> bool:
-        """True if the zone that the topics left had confirmed a filter of the session for them."""
-        zone = transition.left.part.zone
-        return any(
-            may_match_within(topic_filter, transition.apex) and zone not in subscription.pending
-            for topic_filter, subscription in session.subscriptions.items()
-        )
-
-    def _touched(self, apex: str) -> list[Session]:
-        """Return the sessions that have a filter that may match within the apex."""
-        filters = self._interests.filters_of(apex)
-        # `isdisjoint` walks over the shorter set, and stops at the first common filter.
-        return [s for s in self._all() if not s.subscriptions.keys().isdisjoint(filters)]
-
-    def _covers(self, session: Session, route: Route) -> bool:
-        """True if a filter of the session matches topics of the zone that no zone below serves."""
-        return any(
-            self._zones.is_covered(topic_filter, route) and route.apex not in subscription.pending
-            for topic_filter, subscription in session.subscriptions.items()
-            if not is_sys(topic_filter)
-        )
-
-    def _is_interested(self, session: Session, apex: str) -> bool:
-        return any(
-            may_match_within(topic_filter, apex) and apex not in subscription.pending
-            for topic_filter, subscription in session.subscriptions.items()
-        )
-
-
-def _has_begun(session: Session, apex: str, filters: Set[str]) -> bool:
-    """True if the zone has confirmed one of these filters to the session."""
-    subscriptions = session.subscriptions
-    return not subscriptions.keys().isdisjoint(filters) and any(
-        apex not in subscription.pending
-        for topic_filter, subscription in subscriptions.items()
-        if topic_filter in filters
-    )
