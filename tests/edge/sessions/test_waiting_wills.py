@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.edge.sessions import client_sessions
+from txbroker.edge.sessions import connection_wills
 from txbroker.mqtt.wire.packets import Connect, Will
 
 HELD = 100_000
@@ -39,7 +39,7 @@ def test_no_client_begins_whose_will_would_be_too_much(
     monkeypatch: pytest.MonkeyPatch, count: int, size: int, most: int
 ) -> None:
     """By bytes or by number; others do, and it does when the zone is back."""
-    monkeypatch.setattr(client_sessions, "WILLS", most)
+    monkeypatch.setattr(connection_wills, "WILLS", most)
     held = bench()
     leave(held, count - 2, size)
     assert may_begin(held, will())
@@ -54,7 +54,7 @@ def test_no_client_begins_whose_will_would_be_too_much(
 
 def test_wills_that_leave_at_once_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that were published nothing waits, however many they were."""
-    monkeypatch.setattr(client_sessions, "WILLS", 2)
+    monkeypatch.setattr(connection_wills, "WILLS", 2)
     held = bench()
     for _ in range(5):
         Client(held, "c", will=will("elsewhere")).leave(will=True)

@@ -4,33 +4,28 @@ The sessions of an edge's clients: which session a CONNECT gets, and when a sess
 A session is attached (its client is connected), away, or ended. CONNECT finds or makes a session,
 and CONNACK waits until a kept session is durable. `attach` makes its subscriptions live.
 `disconnect` leaves a kept session away and ends a clean one, or one without expiry. `delete` and
-`expire_sessions` end sessions as well. The will belongs to the connection, and to the session while
-its delay runs (`DelayedWills`); the subscriptions (`Subscriptions`) belong to the session. The
-`Publisher` alone decides where a publish goes.
+`expire_sessions` end sessions as well. The will belongs to the connection (`ConnectionWills`), the
+subscriptions (`Subscriptions`) belong to the session. The `Publisher` alone decides where a publish
+goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
-from functools import partial
-from typing import Protocol
-from weakref import WeakSet
 
 import attrs
 
 from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
-from txbroker.directory.client_wills import will_id
-from txbroker.directory.entry import DirectoryWill
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
-from txbroker.edge.sessions.delayed_wills import DelayedWills
+from txbroker.edge.sessions.connection_wills import ClientPresence, ConnectionWills
 from txbroker.edge.sessions.delivery import Delivery
-from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.edge.sessions.session_owner import EdgeSessionOwner
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscriptions import Subscriptions
@@ -41,37 +36,16 @@ from txbroker.model.topics import is_sys
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.session_ports import Sink
-from txbroker.mqtt.wire.message import Message, WillId
-from txbroker.mqtt.wire.packets import Connect, Publish, Will
+from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Connect, Publish
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 TAKEN_OVER = "client id taken over"
 """The reason with which an earlier connection of a client is closed."""
 
-WILLS = 10_000
-"""Wills of disconnected clients that may wait for owners; see `ClientSessions.why_full`."""
 
 AWAY_FOR_LONG = 60.0
 """Seconds; the session of a client that was away for longer is saved with the next group commit."""
-
-
-class ClientPresence(Protocol):
-    """Port to the client directory, which has to know the clients that are connected here."""
-
-    def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
-        """
-        Note that the client has its session, clean or kept; return its will as it is to be
-        published.
-        """
-
-    def disconnected(self, client_id: str, *, is_will_due: bool) -> DirectoryWill | None:
-        """Note that the connection is gone; return the will that is to be published now."""
-
-    def will_is_sent(self, client_id: str, directory_will: DirectoryWill) -> None:
-        """Note that the will is published."""
-
-    def ended(self, client_id: str) -> None:
-        """Note that a session ended."""
 
 
 @attrs.frozen(eq=False)
@@ -107,15 +81,14 @@ class ClientSessions:
         reporter: Reporter,
         session_store: SessionStore,
         backlog: CatchUp,
-        ledger_writer: LedgerWriter | None,
+        owner: EdgeSessionOwner,
         limits: EdgeLimits,
     ) -> None:
-        """`ledger_writer` is None if the node has no delivery ledger."""
         self.sessions = sessions
-        self.recording = ledger_writer
         self.session_store = session_store
         self.backlog = backlog
-        self._node = node
+        self.wills = ConnectionWills(node, publisher, timers, self.lifetime)
+        self._owner = owner
         self._zones = zones
         self._publisher = publisher
         self._subscriptions = subscriptions
@@ -128,11 +101,6 @@ class ClientSessions:
         self._reporter = reporter
         self._limits = limits
         self._arriving: dict[str, _Arrival] = {}
-        self._wills_waiting = 0
-        self._wills = DelayedWills(timers)
-        self._fills = 0
-        self._told_full: WeakSet[Session] = WeakSet()
-        self._told_large: WeakSet[Session] = WeakSet()
         self._presence: ClientPresence | None = None
 
     @property
@@ -144,6 +112,7 @@ class ClientSessions:
 
     def wire(self, presence: ClientPresence) -> None:
         """Set the directory to notify when clients come and go."""
+        self.wills.wire(presence)
         self._presence = presence
 
     def set_limits(self, limits: EdgeLimits) -> None:
@@ -271,8 +240,8 @@ class ClientSessions:
         if session.sink is None and session.away_since is None:
             session.away_since = self._timers.now() - away
         filters = tuple(added)
-        if self.recording is not None:
-            self.recording.record_subscriptions(session)
+        if self._owner.recording is not None:
+            self._owner.recording.record_subscriptions(session)
         self._subscriptions.adopt(session, filters, confirmed)
         self.session_store.save_now(session)
         self._subscriptions.resume(session, filters)
@@ -281,30 +250,6 @@ class ClientSessions:
             self._cursors.on_connect(session)
         self._shared.adopt(session)
 
-    def publish_will(
-        self, client_id: str, will: Will, which: WillId | None, sent: Callable[[], None]
-    ) -> None:
-        """
-        Publish a will; call `sent` when its owner has accepted it, or at QoS 0 when the packet has
-        left.
-        """
-        message = Message(
-            will.topic,
-            will.payload,
-            will.qos,
-            will.retain,
-            client_id,
-            which,
-            properties=will.properties,
-        )
-        if is_sys(will.topic):
-            sent()
-        elif will.qos:
-            self._publisher.publish(Publication(message, done=sent))
-        else:
-            self._publisher.publish(Publication(message))
-            sent()
-
     def seconds_away(self, session: Session) -> float:
         """Return the seconds for which the client has been away; 0: the client is connected."""
         since = session.away_since
@@ -312,7 +257,7 @@ class ClientSessions:
 
     def new_session(self, client_id: str, clean: bool = False) -> Session:
         """Make a session that belongs to no client yet."""
-        return Session(client_id, clean=clean, limits=self._limits.session, watcher=self)
+        return Session(client_id, clean=clean, limits=self._limits.session, watcher=self._owner)
 
     def may_keep(self, client_id: str, beside: int = 0) -> bool:
         """True if the client has a session here, or there is room for one beside so many others."""
@@ -325,7 +270,7 @@ class ClientSessions:
         will = packet.will
         if not self.may_keep(packet.client_id):
             return "limits.sessions: the node has no room for another session"
-        if will is not None and will.qos and not self._has_room_for_will(will.topic):
+        if will is not None and will.qos and not self.wills.has_room(will.topic):
             return "the node has no room for another will that waits for the zone of its topic"
         return ""
 
@@ -351,7 +296,7 @@ class ClientSessions:
         if old is not None and old.sink is not None:
             old.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-2]
         if not clean:
-            self._wills.cancel(client_id)  # [MQTT-3.1.3-9]
+            self.wills.delayed.cancel(client_id)  # [MQTT-3.1.3-9]
         if self._presence is not None:
             self._presence.connected(client_id, clean=clean, will=packet.will)
         # a clean session has ended if its connection was attached
@@ -414,7 +359,7 @@ class ClientSessions:
         """
         if self.sessions.get(session.client_id) is not session:
             return
-        self._execute(session, is_will_due=False)
+        self.wills.on_disconnect(session, is_will_due=False)
         if session.clean:
             self._end_session(session)
 
@@ -424,7 +369,7 @@ class ClientSessions:
             return
         self._shared.disconnect(session)
         session.detach()
-        self._execute(session, is_will_due=will)
+        self.wills.on_disconnect(session, is_will_due=will)
         if not session.clean:
             session.away_since = self._timers.now()
             self._cursors.on_disconnect(session)
@@ -468,74 +413,6 @@ class ClientSessions:
         self._router.received += run.count
         self._publisher.publish_run(run)
 
-    # from sessions (Watcher)
-
-    def has_room(self, session: Session) -> None:
-        """Wake the catch-up of a session that is behind and has room for more messages."""
-        self.backlog.wake(session)
-
-    def save(self, session: Session, *, urgent: bool) -> None:
-        """Save a durable session's window and cursors."""
-        self.session_store.save(session, urgent=urgent)
-
-    def save_all(self, session: Session) -> None:
-        """Save a durable session, its subscriptions and their starts included."""
-        self.session_store.save_all(session)
-
-    def save_then(self, session: Session, action: Callable[[], None]) -> None:
-        """Save a durable session; run `action` when the change is durable."""
-        self.session_store.save_then(session, action)
-
-    def dropped(self, session: Session, qos: int, count: int, *, is_first: bool) -> None:
-        """Count messages that a session's limit discarded; report the first."""
-        self._counters.add("session.dropped.queue_full" if qos else "session.dropped.qos0", count)
-        if qos and not session.clean:
-            self.session_store.save_all(session)
-        if is_first:
-            limit = "session_limits" if qos else ""
-            client_id = session.client_id
-            self._reporter.event(
-                "session.messages_dropped", client_id=client_id, qos=qos, limit=limit
-            )
-
-    def too_large(self, session: Session, count: int) -> None:
-        """Count messages that are larger than the client's maximum packet size."""
-        self._counters.add("session.dropped.too_large", count)
-        if session not in self._told_large:
-            self._told_large.add(session)
-            self._reporter.event("session.too_large", client_id=session.client_id)
-
-    def expired(self, count: int) -> None:
-        """Count messages whose interval passed while they waited for a session."""
-        self._counters.add("session.dropped.expired", count)
-
-    def now(self) -> float:
-        """Return the seconds since some fixed moment."""
-        return self._timers.now()
-
-    def answer_leases(self, leases: list[int]) -> None:
-        """Note that a client has answered messages that groups lent."""
-        self._shared.answer(leases)
-
-    def zone_of(self, topic: str) -> str:
-        """Return the apex of the zone to which a publish of the topic goes."""
-        return self._zones.find(topic).apex
-
-    def window_is_full(self, session: Session, limit: str) -> None:
-        """Count and report that a client has as many unacknowledged messages as it may have."""
-        if not session.clean:
-            self._counters.add("session.window_full")
-        if session not in self._told_full:
-            self._told_full.add(session)
-            self._reporter.event("session.window_full", client_id=session.client_id, limit=limit)
-
-    def count_fills(self) -> None:
-        """Count, now and then, how often the windows of clean sessions became full."""
-        fills = self._router.fills
-        if fills > self._fills:
-            self._counters.add("session.window_full", fills - self._fills)
-            self._fills = fills
-
     # internal
 
     def _expire(self, session: Session) -> None:
@@ -564,51 +441,14 @@ class ClientSessions:
             if flow.is_in_doubt and flow.origin is None:
                 session.receiver.forget(flow)
 
-    def _execute(self, session: Session, *, is_will_due: bool) -> None:
-        """Drop the will of a connection that is gone; publish it first if it is due."""
-        client_id = session.client_id
-        will, session.will = session.will, None
-        directory_will = None
-        if self._presence is not None:
-            directory_will = self._presence.disconnected(client_id, is_will_due=is_will_due)
-        if is_will_due and will is not None:
-            self._wills_waiting += 1
-            publish = partial(self._publish_own_will, client_id, will, directory_will)
-            delay = 0.0 if session.clean else min(will.delay, self.lifetime(session))
-            if delay:
-                cancelled = partial(self._on_will_sent, client_id, directory_will)
-                self._wills.begin(client_id, delay, publish, cancelled)
-            else:
-                publish()
-
-    def _publish_own_will(
-        self, client_id: str, will: Will, directory_will: DirectoryWill | None
-    ) -> None:
-        which = None if directory_will is None else will_id(client_id, self._node, directory_will)
-        self.publish_will(
-            client_id, will, which, partial(self._on_will_sent, client_id, directory_will)
-        )
-
-    def _has_room_for_will(self, topic: str) -> bool:
-        # No connection is left whose reads could be paused. Clients that connect and vanish would
-        # fill the memory.
-        publisher = self._publisher
-        is_full = publisher.is_full or self._wills_waiting >= WILLS
-        return not (is_full and publisher.waits_for(topic))
-
-    def _on_will_sent(self, client_id: str, directory_will: DirectoryWill | None) -> None:
-        self._wills_waiting -= 1
-        if self._presence is not None and directory_will is not None:
-            self._presence.will_is_sent(client_id, directory_will)
-
     def _end_session(self, session: Session, *, is_moved: bool = False) -> None:
         """Discard a session and its subscriptions."""
-        if self.recording is not None and not is_moved:
-            self.recording.record_end(session)
+        if self._owner.recording is not None and not is_moved:
+            self._owner.recording.record_end(session)
         if is_moved:
-            self._wills.cancel(session.client_id)  # its client has connected elsewhere
+            self.wills.delayed.cancel(session.client_id)  # its client has connected elsewhere
         else:
-            self._wills.publish_now(session.client_id)  # [MQTT-3.1.2-8]
+            self.wills.delayed.publish_now(session.client_id)  # [MQTT-3.1.2-8]
         self._subscriptions.end(session)
         self._shared.end(session)
         session.close()

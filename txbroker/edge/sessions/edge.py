@@ -37,6 +37,7 @@ from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.low_water import LowWater
 from txbroker.edge.sessions.retained_feeds import RetainedFeeds
 from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.edge.sessions.session_owner import EdgeSessionOwner
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
@@ -194,6 +195,17 @@ class Edge:
             again=again,
             wait=limits.suback_wait,
         )
+        self._session_owner = EdgeSessionOwner(
+            zones=self.zones,
+            shared=self.shared,
+            router=router,
+            timers=timers,
+            counters=counters,
+            reporter=reporter,
+            session_store=session_store,
+            backlog=self.backlog,
+            ledger_writer=self.recording,
+        )
         self.clients = ClientSessions(
             sessions,
             node=name,
@@ -209,7 +221,7 @@ class Edge:
             reporter=reporter,
             session_store=session_store,
             backlog=self.backlog,
-            ledger_writer=self.recording,
+            owner=self._session_owner,
             limits=limits,
         )
         self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple
@@ -431,7 +443,7 @@ class Edge:
         self.publisher.use_freed_room()
         self.shared.beat()
         self._count_evictions()
-        self.clients.count_fills()
+        self._session_owner.count_fills()
         now = self._timers.now()
         due = [route for route in self.zones if route.is_stale(now)]
         for route in due[:REFRESHED_AT_ONCE]:

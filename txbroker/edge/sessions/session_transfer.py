@@ -235,7 +235,7 @@ class SessionTransfer:
     ) -> None:
         """Publish the will of a client of `node`."""
         which = will_id(client_id, node, directory_will)
-        self._clients.publish_will(client_id, directory_will.will, which, sent)
+        self._clients.wills.publish(client_id, directory_will.will, which, sent)
 
     def forget_will(self, client_id: str) -> None:
         """Drop the will of a client that is connected here: another node has published it."""
