@@ -16,7 +16,7 @@ from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.config import ReserveSize
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.mqtt.transport import protocol
+from txbroker.mqtt.transport import connection_output
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
 from txbroker.mqtt.transport.service import MqttService, SocketOutputs
@@ -390,7 +390,7 @@ def test_a_client_that_reads_no_answers_is_not_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it sends on stays with it, until it has read."""
-    monkeypatch.setattr(protocol, "FULL", 1_000)
+    monkeypatch.setattr(connection_output, "FULL", 1_000)
     client = bench.client()
     client.protocol.pauseProducing()
     pings = wire.packet(wire.PINGREQ, 0) * 600

@@ -1,7 +1,7 @@
 """
 SHELL: the life of a client's connection: its beginning, its deadlines, and its end.
 
-`protocol` handles the packets between.
+`connect_admission`, `publish_admission` and `protocol` handle the packets between.
 """
 
 from __future__ import annotations

@@ -1,0 +1,224 @@
+"""
+SHELL: CONNECT: the checks of the packet, the session, and CONNACK.
+
+`_on_connect` checks, and asks `SessionConnect` for the session. The attempt calls `_accept` or
+`_refuse`, at once or later; meanwhile the connection is not read. Each way out is one CONNACK.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import attrs
+
+from txbroker.core import Flows
+from txbroker.model.share_name import GROUP_PREFIX
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
+from txbroker.mqtt.transport.connection_output import ConnectionOutput
+from txbroker.mqtt.transport.publish_answers import (
+    NO_TEXT,
+    has_illegal_payload,
+)
+from txbroker.mqtt.wire.encoder import encode, encode_answer
+from txbroker.mqtt.wire.packets import (
+    LEVEL_4,
+    LEVEL_5,
+    Connack,
+    Connect,
+)
+from txbroker.mqtt.wire.properties import Properties
+from txbroker.mqtt.wire.reason_codes import ReasonCode
+from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
+from txbroker.runtime.structured_log import get_logger, log_limited
+
+log = get_logger()
+
+_ACCEPTED: Final = [encode(Connack(present, ConnackCode.ACCEPTED)) for present in (False, True)]
+
+
+class ConnectAdmission(ConnectionOutput):
+    """A connection up to its CONNACK."""
+
+    __slots__ = ()
+
+    # from the attempt
+
+    def drop_if_gone(self) -> bool:
+        """
+        Drop the connection if its client has closed it; return True if so.
+
+        A client that waits for no CONNACK was never here, and its will is not published.
+        """
+        has_left = getattr(self.transport, "has_left", None)
+        if has_left is None or not has_left():
+            return False
+        self._service.counters.add("clients.gone")
+        self._leave(will=False)
+        self._abort()
+        return True
+
+    def host(self) -> str:
+        """Return the client's host."""
+        return getattr(self.transport.getPeer(), "host", "")
+
+    # internal: the walk of a CONNECT
+
+    def _on_connect(self, packet: Connect) -> None:
+        self._level = self.packet_writer.level = packet.protocol_level
+        self._limit_output(packet.properties)
+        if packet.properties.authentication_method is not None:
+            raise ProtocolViolation(
+                "MQTT-4.12.0-1",
+                "No authentication method is known here.",
+                reason_code=ReasonCode.BAD_AUTHENTICATION_METHOD,
+            )
+        if (
+            self._service.checks_utf8
+            and packet.will is not None
+            and has_illegal_payload(packet.will)
+        ):
+            raise ProtocolViolation(
+                "check_utf8", NO_TEXT, reason_code=ReasonCode.PAYLOAD_FORMAT_INVALID
+            )
+        client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
+        is_assigned = not packet.client_id
+        if is_assigned:
+            packet = attrs.evolve(packet, client_id=client_id)
+        if len(client_id) > self._service.max_client_id // 4 or client_id[0] == "$":
+            self._check_client_id(client_id)
+        self._client_id = client_id
+        if self._service.is_leaving:
+            self._turn_away()
+            return
+        accept = partial(self._accept, packet, is_assigned)
+        connects = self._service.connects
+        attempt = connects.connect(packet, accept, self._refuse, self.drop_if_gone, self.host)
+        if self._session is None and self._is_open:
+            self._attempt = attempt
+            self._is_arriving = True
+            self._regulate()
+
+    def _check_client_id(self, client_id: str) -> None:
+        most = self._service.max_client_id
+        code = ConnackCode.IDENTIFIER_REJECTED
+        invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if len(client_id.encode()) > most:
+            reason = f"A client id is longer than {most} bytes."
+            raise ProtocolViolation("limits.client_id", reason, code, reason_code=invalid)
+        if client_id.startswith(GROUP_PREFIX):
+            # The client would take over the session of a group.
+            reason = f"A client id does not begin with {GROUP_PREFIX}, as groups have such ids."
+            raise ProtocolViolation("[MQTT-3.1.3-8]", reason, code, reason_code=invalid)
+
+    def _limit_output(self, asked: Properties) -> None:
+        """Note what the client can receive, before the first packet goes to it."""
+        self._is_brief = asked.request_problem_information is False
+        self.packet_writer.max_packet = asked.maximum_packet_size or 0
+        most = self._service.topic_aliases
+        self.packet_writer.alias_maximum = min(asked.topic_alias_maximum or 0, most)
+        self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
+
+    def _accept(self, packet: Connect, is_assigned: bool, session: Session, present: bool) -> None:
+        """Answer CONNACK and attach the session, which is durable if it must be."""
+        if not self._is_open:
+            self._service.edge.clients.miss(session)
+            return
+        connack = self._accepted(packet, is_assigned, session, present)
+        if not connack:
+            self._service.edge.clients.miss(session)
+            self._refuse_small()
+            return
+        self._session = session
+        self._attempt = None
+        self._set_keep_alive(keep_alive_of(self._service, packet) or 0)
+        if session.clean and session.will is None and not self._packet_reader.has_more:
+            # No store and no other packet is involved: CONNACK need not wait for the other CONNECTs
+            # of this turn.
+            send = self.packet_writer.send_now
+        else:
+            send = self.packet_writer.send
+        send(connack)
+        if not self._service.edge.clients.attach(session, self):
+            self._session = None  # another connection may have the session by now
+            self._leave(will=False)
+            self._abort()
+            return
+        self._open_packet_reader(session, session.receiver.plain if session.has_received else None)
+        if not packet.clean_session and packet.expiry == 0:
+            # A client that leaves out the expiry loses a session that it seems to mean to keep.
+            reason = "ends at disconnect: expiry 0"
+            log_limited(log.info, "session.not_kept", client_id=self._client_id, reason=reason)
+        if self._is_arriving:
+            self._is_arriving = False
+            self._regulate()
+            self.on_input()
+
+    def _accepted(
+        self, packet: Connect, is_assigned: bool, session: Session, present: bool
+    ) -> bytes:
+        """Return the CONNACK of an accepted client; no bytes: it accepts no packet so large."""
+        if self._level < LEVEL_5:
+            # MQTT 3.1 has no session present flag: its byte is reserved.
+            return _ACCEPTED[present and self._level >= LEVEL_4]  # [MQTT-3.2.2-1..4]
+        connack = accepted(self._service, packet, session, present=present, is_assigned=is_assigned)
+        return encode_answer(connack, self.packet_writer.max_packet)
+
+    def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
+        self._packet_reader.max_packet = self._service.max_packet
+        self._packet_reader.leaves_text = self._service.checks_utf8
+        self._packet_reader.open(
+            session, session.client_id, flows, clean=session.clean, level=self._level
+        )
+
+    # internal: refusals
+
+    def _turn_away(self) -> None:
+        """Refuse CONNECT: the node retires."""
+        reason, elsewhere = "the node is retired", self._service.server_reference
+        if self._level < LEVEL_5:
+            self._refuse(reason, True)
+            return
+        self._end_refused(refused(ReasonCode.USE_ANOTHER_SERVER, reason, elsewhere))
+
+    def _refuse(self, reason: str, is_told: bool) -> None:
+        """Refuse CONNECT: no session can be had."""
+        if not self._is_open:
+            return
+        if is_told:
+            log_limited(
+                log.warning,
+                "session.unreachable",
+                kind=reason,
+                client_id=self._client_id,
+                reason=reason,
+            )
+            self._service.counters.add("clients.session_unreachable")
+            if self._level >= LEVEL_5:
+                connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
+            else:
+                connack = Connack(False, ConnackCode.SERVER_UNAVAILABLE)
+            self._end_refused(connack)
+        else:
+            self.close(reason, ReasonCode.SESSION_TAKEN_OVER)
+
+    def _refuse_small(self) -> None:
+        """Refuse a client whose maximum packet size has no room for its CONNACK."""
+        reason = "The maximum packet size has no room for CONNACK."
+        most = self.packet_writer.max_packet
+        log_limited(
+            log.warning,
+            "client.refused",
+            kind="maximum packet size",
+            client_id=self._client_id,
+            reason=reason,
+            value=most,
+        )
+        self._end_refused(refused(ReasonCode.PACKET_TOO_LARGE, reason))
+
+    def _end_refused(self, connack: Connack) -> None:
+        self._send_answer(connack)
+        self.flush()
+        self._leave(will=False)
+        self._close_politely()
