@@ -19,7 +19,8 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from txbroker.directory.directory_ports import DurableTable, SessionHost
+from txbroker.directory.directory_parts import DirectoryParts
+from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.effects import Pause, Procedure, SendRequest, ask
 from txbroker.directory.entry import (
     DirectoryEntry,
@@ -29,8 +30,6 @@ from txbroker.directory.entry import (
     testament_from,
     unpack,
 )
-from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.members import Members
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.silent_members import SilentMembers
 from txbroker.mqtt.wire.message import WillId, owner_of_will
@@ -138,28 +137,25 @@ class WillWatch:
 
     def __init__(
         self,
+        parts: DirectoryParts,
         *,
-        members: Members,
-        replica: EntryReplica,
         silence: SilentMembers,
         own: OwnWills,
         forget: Callable[[str, DirectoryWill], None],
         sent: SentWills,
-        host: SessionHost,
         after: float,
-        now: Callable[[], float],
     ) -> None:
         """Wire the parts. `forget` gets each own will that was published or became void."""
-        self._members = members
-        self._replica = replica
+        self._members = parts.members
+        self._replica = parts.replica
         self._silence = silence
         self._own = own
         self._forget = forget
         self._sent_wills = sent
-        self._host = host
+        self._host = parts.host
         self._after = after
-        self._now = now
-        self._start = now()
+        self._now = parts.now
+        self._start = parts.now()
         self._next: dict[str, float] = {}
         self._own_due_at = self._start + after
         self._told: dict[str, dict[str, list[WillSent]]] = {}

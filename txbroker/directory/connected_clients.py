@@ -19,11 +19,9 @@ from typing import Final
 import attrs
 
 from txbroker.directory.client_wills import OwnWills
+from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.entry import DirectoryEntry, DirectoryWill
 from txbroker.directory.entry_conflicts import EntryConflicts
-from txbroker.directory.entry_replicator import EntryReplicator
-from txbroker.directory.members import Members
-from txbroker.directory.session_ownership import SessionOwnership
 from txbroker.model.machine_time import MachineTime
 from txbroker.mqtt.wire.packets import Will
 
@@ -55,21 +53,18 @@ class ConnectedClients:
 
     def __init__(
         self,
+        parts: DirectoryParts,
         *,
-        members: Members,
-        ownership: SessionOwnership,
-        replicator: EntryReplicator,
         conflicts: EntryConflicts,
         wills: OwnWills,
-        now: Callable[[], float],
         moment: Callable[[], MachineTime],
     ) -> None:
-        self._members = members
-        self._ownership = ownership
-        self._replicator = replicator
+        self._members = parts.members
+        self._ownership = parts.ownership
+        self._replicator = parts.replicator
         self._conflicts = conflicts
         self._wills = wills
-        self._now = now
+        self._now = parts.now
         self._moment = moment
         self.cleared: dict[str, ClearedAbove] = {}
         self._here: dict[str, float] = {}

@@ -17,6 +17,7 @@ import attrs
 
 from txbroker.directory.client_wills import OwnWills, SentWills, WillWatch
 from txbroker.directory.connected_clients import ConnectedClients
+from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.directory_ports import DurableTable, PendingPublishes, SessionHost
 from txbroker.directory.effects import Procedure, ask
 from txbroker.directory.entry import DirectoryEntry
@@ -141,70 +142,55 @@ class Directory:
             now=now,
         )
         self.reach = Reachability(now)
-        self.takeovers = SessionTakeovers(
+        parts = DirectoryParts(
             members=members,
             replica=self.replica,
             ownership=self.ownership,
             replicator=self.replicator,
-            reach=self.reach,
-            wait=settings.roaming_wait,
-            is_fresh=settings.is_fresh,
-            now=now,
-            spawn=spawn,
-        )
-        self.conflicts = EntryConflicts(
-            members=members,
-            replica=self.replica,
-            ownership=self.ownership,
-            replicator=self.replicator,
-            takeovers=self.takeovers,
             host=host,
             now=now,
             spawn=spawn,
+        )
+        self.takeovers = SessionTakeovers(
+            parts,
+            reach=self.reach,
+            wait=settings.roaming_wait,
+            is_fresh=settings.is_fresh,
+        )
+        self.conflicts = EntryConflicts(
+            parts,
+            takeovers=self.takeovers,
         )
         self._departure = SessionEvacuation(members, self.ownership, host, now)
         self.own_wills = OwnWills(tables.wills, life)
         self.connected = ConnectedClients(
-            members=members,
-            ownership=self.ownership,
-            replicator=self.replicator,
+            parts,
             conflicts=self.conflicts,
             wills=self.own_wills,
-            now=now,
             moment=moment,
         )
         self.clearings = SessionDiscards(
-            members=members,
-            ownership=self.ownership,
-            replicator=self.replicator,
+            parts,
             takeovers=self.takeovers,
             connected=self.connected,
-            host=host,
             table=tables.discards,
             wait=settings.roaming_wait,
-            now=now,
             moment=moment,
         )
         self._sweep = MoveSweep(
-            members,
+            parts,
             self.takeovers,
-            self.ownership,
-            host,
             let_go=self._forget_move,
             is_old=lambda since: lived() - since > settings.session_age * 1e6,
-            now=now,
         )
         self.sent_wills = SentWills(tables.sent_wills)
         self._watch = WillWatch(
-            members=members,
-            replica=self.replica,
+            parts,
             silence=self.silence,
             own=self.own_wills,
             forget=self.connected.forget_will,
             sent=self.sent_wills,
-            host=host,
             after=settings.will_after,
-            now=now,
         )
         self._host = host
         self._now = now

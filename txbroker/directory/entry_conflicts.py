@@ -15,16 +15,11 @@ session here then acts:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
-from txbroker.directory.directory_ports import SessionHost
+from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import Procedure, ask
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import EntryReplicator
-from txbroker.directory.members import Members
 from txbroker.directory.requests import (
     Accepted,
     Busy,
@@ -37,7 +32,6 @@ from txbroker.directory.requests import (
     Supersede,
     Superseded,
 )
-from txbroker.directory.session_ownership import SessionOwnership
 from txbroker.directory.session_takeover import SessionTakeovers
 
 FRESH = 2.0
@@ -73,25 +67,19 @@ class EntryConflicts:
 
     def __init__(
         self,
+        parts: DirectoryParts,
         *,
-        members: Members,
-        replica: EntryReplica,
-        ownership: SessionOwnership,
-        replicator: EntryReplicator,
         takeovers: SessionTakeovers,
-        host: SessionHost,
-        now: Callable[[], float],
-        spawn: Callable[[Procedure[None]], object],
     ) -> None:
         self.offers: dict[str, str] = {}
-        self._members = members
-        self._replica = replica
-        self._ownership = ownership
-        self._replicator = replicator
+        self._members = parts.members
+        self._replica = parts.replica
+        self._ownership = parts.ownership
+        self._replicator = parts.replicator
         self._takeovers = takeovers
-        self._host = host
-        self._now = now
-        self._spawn = spawn
+        self._host = parts.host
+        self._now = parts.now
+        self._spawn = parts.spawn
         self._fresh: dict[str, _Fresh] = {}
         self._again = 0.0
 

@@ -78,7 +78,6 @@ class EntryUpdates:
             # The content of the list is fixed after the keeper knows of the list. Otherwise the
             # list would end entries that other members send the keeper later.
             peer.sync = self.next_number()
-            peer.has_entries = False
             return self._register(peer, first=True)
         kept: tuple[str, ...] = ()
         if peer.listing is None:

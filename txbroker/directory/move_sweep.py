@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txbroker.directory.directory_ports import SessionHost
+from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import Procedure
-from txbroker.directory.members import Members
 from txbroker.directory.quorum_read import NoSession
-from txbroker.directory.session_ownership import SessionOwnership
 from txbroker.directory.session_takeover import SessionSearch, SessionTakeovers
 
 EVERY = 20.0
@@ -38,22 +36,19 @@ class MoveSweep:
 
     def __init__(
         self,
-        members: Members,
+        parts: DirectoryParts,
         takeovers: SessionTakeovers,
-        ownership: SessionOwnership,
-        host: SessionHost,
         *,
         let_go: Callable[[Move], None],
         is_old: Callable[[int], bool],
-        now: Callable[[], float],
     ) -> None:
-        self._members = members
+        self._members = parts.members
         self._takeovers = takeovers
-        self._ownership = ownership
-        self._host = host
+        self._ownership = parts.ownership
+        self._host = parts.host
         self._let_go = let_go
         self._is_old = is_old
-        self._now = now
+        self._now = parts.now
         self._next = 0.0
         self._known: set[Move] = set()
         self._open: list[Move] = []

@@ -39,7 +39,6 @@ class ReplicaPeer:
     ready: list[DirectoryEntry] = attrs.Factory(list)
     relayed: list[DirectoryEntry] = attrs.Factory(list)
     wants_relays: bool = False
-    has_entries: bool = False
     pending: dict[str, int] = attrs.Factory(dict)
     relays: dict[str, None] = attrs.Factory(dict)
     change: int = 0

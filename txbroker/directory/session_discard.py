@@ -27,11 +27,10 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from txbroker.directory.connected_clients import ClearedAbove, ConnectedClients
-from txbroker.directory.directory_ports import DurableTable, SessionHost
+from txbroker.directory.directory_parts import DirectoryParts
+from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, ask
 from txbroker.directory.entry import DirectoryEntry, pack, unpack
-from txbroker.directory.entry_replicator import EntryReplicator
-from txbroker.directory.members import Members
 from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.requests import (
     Busy,
@@ -42,7 +41,7 @@ from txbroker.directory.requests import (
     NotHeld,
     Reply,
 )
-from txbroker.directory.session_ownership import OwnedSession, SessionOwnership
+from txbroker.directory.session_ownership import OwnedSession
 from txbroker.directory.session_takeover import HOPS, RETRY, SessionSearch, SessionTakeovers
 from txbroker.model.machine_time import MachineTime, moment_from
 
@@ -94,29 +93,25 @@ class SessionDiscards:
 
     def __init__(
         self,
+        parts: DirectoryParts,
         *,
-        members: Members,
-        ownership: SessionOwnership,
-        replicator: EntryReplicator,
         takeovers: SessionTakeovers,
         connected: ConnectedClients,
-        host: SessionHost,
         table: DurableTable,
         wait: float,
-        now: Callable[[], float],
         moment: Callable[[], MachineTime],
     ) -> None:
-        self._members = members
-        self._ownership = ownership
-        self._replicator = replicator
+        self._members = parts.members
+        self._ownership = parts.ownership
+        self._replicator = parts.replicator
         self._takeovers = takeovers
         self._connected = connected
-        self._host = host
+        self._host = parts.host
         self._table = table
         self._wait = wait
-        self._now = now
+        self._now = parts.now
         self._moment = moment
-        self._started = now()
+        self._started = parts.now()
         self._due: dict[str, _Due] = {}
         self._whole: dict[str, float] = {}
         for key, value in table.items():

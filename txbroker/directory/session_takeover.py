@@ -24,11 +24,9 @@ from typing import TypeVar
 
 import attrs
 
+from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask
 from txbroker.directory.entry import DirectoryEntry, Order
-from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import EntryReplicator
-from txbroker.directory.members import Members
 from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.rendezvous_hash import majority
@@ -49,7 +47,7 @@ from txbroker.directory.requests import (
     Taken,
 )
 from txbroker.directory.requests import Lookup as LookupRequest
-from txbroker.directory.session_ownership import OwnedSession, SessionOwnership
+from txbroker.directory.session_ownership import OwnedSession
 
 T = TypeVar("T")
 
@@ -109,28 +107,23 @@ class SessionTakeovers:
 
     def __init__(
         self,
+        parts: DirectoryParts,
         *,
-        members: Members,
-        replica: EntryReplica,
-        ownership: SessionOwnership,
-        replicator: EntryReplicator,
         reach: Reachability,
         wait: float,
         is_fresh: bool,
-        now: Callable[[], float],
-        spawn: Callable[[Procedure[None]], object],
     ) -> None:
         self.claims: dict[str, DirectoryEntry] = {}
         self.busy: set[str] = set()
-        self._members = members
-        self._replica = replica
-        self._ownership = ownership
-        self._replicator = replicator
+        self._members = parts.members
+        self._replica = parts.replica
+        self._ownership = parts.ownership
+        self._replicator = parts.replicator
         self._reach = reach
         self._wait = wait
         self._is_fresh = is_fresh
-        self._now = now
-        self._spawn = spawn
+        self._now = parts.now
+        self._spawn = parts.spawn
 
     # from the directory
 
