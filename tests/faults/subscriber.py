@@ -86,18 +86,25 @@ class Subscriber(Client):
         origin = payloads.read(message.payload)
         self._note(
             Delivered,
-            client=self.name,
-            connection=connection.number,
-            publisher=origin.publisher if origin else "",
-            number=origin.number if origin else 0,
+            **self._about(connection, message, origin),
             topic=message.topic,
-            qos=message.qos,
             packet_id=message.packet_id,
             dup=message.dup,
             retain=message.retain,
             is_fresh=is_fresh,
             is_intact=origin is not None and origin.topic == message.topic,
         )
+
+    def _about(
+        self, connection: Connection, message: wire.Publish, origin: payloads.Origin | None
+    ) -> dict[str, Any]:
+        return {
+            "client": self.name,
+            "connection": connection.number,
+            "publisher": origin.publisher if origin else "",
+            "number": origin.number if origin else 0,
+            "qos": message.qos,
+        }
 
     def _answer(self, connection: Connection, kind: int, identifier: int) -> None:
         """Now, or a little later; on this connection or not at all."""
@@ -135,13 +142,5 @@ class GroupMember(Subscriber):
     def _note_publish(
         self, connection: Connection, message: wire.Publish, *, is_fresh: bool
     ) -> None:
-        origin = payloads.read(message.payload)
-        self._note(
-            Processed,
-            client=self.name,
-            connection=connection.number,
-            publisher=origin.publisher if origin else "",
-            number=origin.number if origin else 0,
-            qos=message.qos,
-            is_fresh=is_fresh,
-        )
+        about = self._about(connection, message, payloads.read(message.payload))
+        self._note(Processed, **about, is_fresh=is_fresh)

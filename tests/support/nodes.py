@@ -404,6 +404,18 @@ class NodeProcess:
                     stream.close()
 
 
+def fixed_node(
+    directory: Path,
+    name: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    **keys: Any,
+) -> NodeProcess:
+    """A node that has the same MQTT port after a restart; `keys` as for `topology`."""
+    mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
+    return NodeProcess(directory, topology(name, mqtt=mqtt, **keys), env=env)
+
+
 def _parse(line: str) -> Event | None:
     try:
         value = json.loads(line)

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.nodes import NodeProcess, close_all, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, fixed_node, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.v1 import control_pb2
@@ -26,8 +26,7 @@ class Pair:
     """root and its child `a`, which joins after a backup of the root was made."""
 
     def __init__(self, directory: Path, journal: str) -> None:
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        self.root = NodeProcess(directory, topology("root", zone="", mqtt=mqtt, journal=journal))
+        self.root = fixed_node(directory, "root", zone="", journal=journal)
         self.a = NodeProcess(
             directory, topology("a", zone="a", parent=self.root.grpc, journal=journal)
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NodeProcess, close_all, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, fixed_node
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 
@@ -36,9 +36,8 @@ class Village:
 
     def make(self, name: str, zone: str, parent: NodeProcess | None) -> NodeProcess:
         # The port stays, as a root may start again by itself.
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
         above = None if parent is None else parent.grpc
-        return NodeProcess(self.directory, topology(name, zone=zone, parent=above, mqtt=mqtt))
+        return fixed_node(self.directory, name, zone=zone, parent=above)
 
     def join(self, *nodes: NodeProcess) -> None:
         for node in nodes:

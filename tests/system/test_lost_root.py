@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.nodes import NodeProcess, close_all, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, fixed_node, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import as_json, run, wait_until
 from txbroker.link.frames import LINK_VERSION
@@ -28,8 +28,7 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         # The port stays, as the root starts again by itself.
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        self.root = NodeProcess(directory, topology("root", zone="", mqtt=mqtt))
+        self.root = fixed_node(directory, "root", zone="")
         self.a = NodeProcess(directory, topology("a", zone="a", parent=self.root.grpc))
         self.ab = NodeProcess(directory, topology("ab", zone="a/b", parent=self.a.grpc))
         self.nodes = (self.root, self.a, self.ab)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.faults import clocks, disks
 from tests.faults.clocks import Clock
-from tests.support.nodes import NodeProcess, close_all, free_port, topology
+from tests.support.nodes import NodeProcess, close_all, fixed_node
 from tests.support.rawclient import RawClient
 from tests.support.wire import PUBCOMP, PUBREL, ack, parse_publish
 from tests.system.commands import output, run, wait_until
@@ -49,10 +49,8 @@ class House:
 
     def make(self, name: str, zone: str, parent: NodeProcess | None) -> NodeProcess:
         # The port stays, as a root may start again by itself.
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        above = None if parent is None else parent.grpc
-        document = topology(name, zone=zone, parent=above, mqtt=mqtt, **self.keys)
-        return NodeProcess(self.directory, document, env=self.clock.environment())
+        above, env = None if parent is None else parent.grpc, self.clock.environment()
+        return fixed_node(self.directory, name, zone=zone, parent=above, env=env, **self.keys)
 
     def backup(self, node: NodeProcess) -> Path:
         self.number += 1

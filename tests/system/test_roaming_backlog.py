@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient import RawClient
 
 COUNT = 400
@@ -29,10 +29,7 @@ TRIMMED = 11.0
 def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[NodeProcess]]:
     """The owner of the root zone, and three pure edges."""
 
-    def make(name: str, **keys: Any) -> NodeProcess:
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        return NodeProcess(tmp_path, topology(name, mqtt=mqtt, **request.param, **keys))
-
+    make = partial(fixed_node, tmp_path, **request.param)
     root = make("root", zone="")
     edges = [make(name, parent=root.grpc) for name in ("a", "b", "c")]
     started = [root, *edges]

@@ -9,12 +9,12 @@ one from afar.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient5 import RawClient5
 from tests.support.wire5 import RECEIVE_MAXIMUM
 
@@ -25,10 +25,7 @@ COUNT = 20
 def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     """The root, a zone, and the zone below it that is still to come."""
 
-    def make(name: str, **keys: Any) -> NodeProcess:
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        return NodeProcess(tmp_path, topology(name, mqtt=mqtt, **keys))
-
+    make = partial(fixed_node, tmp_path)
     root = make("root", zone="")
     above = make("above", zone="p", parent=root.grpc)
     found = [root, above, make("below", zone="p/n", parent=above.grpc)]

@@ -11,12 +11,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.nodes import NodeProcess, free_port, topology
+from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient5 import RawClient5
 
 from .groups import GroupMember, GroupPublisher
@@ -31,10 +31,7 @@ STUCK = 30.0
 def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     """The root, a zone, a zone below it, and an edge at each of the upper two."""
 
-    def make(name: str, **keys: Any) -> NodeProcess:
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        return NodeProcess(tmp_path, topology(name, mqtt=mqtt, **keys))
-
+    make = partial(fixed_node, tmp_path)
     root = make("root", zone="")
     p = make("p", zone="p", parent=root.grpc)
     q = make("q", zone="p/q", parent=p.grpc)
@@ -148,9 +145,7 @@ def test_a_group_follows_its_zone(nodes: dict[str, NodeProcess], tmp_path: Path)
         away.disconnect()
         for number in range(5):
             pub.publish(topic, b"%d" % number, qos=number % 2 + 1)
-        mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-        document = topology("n", mqtt=mqtt, zone="p/n", parent=nodes["p"].grpc)
-        with NodeProcess(tmp_path, document) as child:
+        with fixed_node(tmp_path, "n", zone="p/n", parent=nodes["p"].grpc) as child:
             child.wait_event("join.granted", 30.0)
             for number in range(5, 10):
                 pub.publish(topic, b"%d" % number, qos=number % 2 + 1)
