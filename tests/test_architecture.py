@@ -38,7 +38,7 @@ _PURE_FILES = """
     link.publish_receiver link.publish_sender
     pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page
     pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.link_convert
-    runtime.backpressure runtime.equal_timeouts runtime.fair_shares runtime.flush_queue
+    runtime.backpressure runtime.deadlines runtime.fair_shares runtime.flush_queue
     runtime.rotation runtime.slices
 """
 PURE_FILES = frozenset(f"txbroker.{name}" for name in _PURE_FILES.split())
@@ -179,7 +179,7 @@ _WORDS = """
     compaction config conflicts connack connect connected connection connections connector control
     convert coordinator coordinators copied core counters coverage cursor cursors cut cuts data
     deadlines decoder delayed delegation delivery descriptors dialer directory discard disk display
-    divergent drain durable edge effects encoder endpoints entry epoch equal error errors evacuation
+    divergent drain durable edge effects encoder endpoints entry epoch error errors evacuation
     evidence expected expiry fair feeds fields file files filter filters flows flush folders
     following forget format formats frames framing grant group grouping groups hand handover hash
     headers heartbeat held hello history hooks inbound index inputs interest interests invariant

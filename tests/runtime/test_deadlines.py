@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import pytest
-from twisted.internet.task import Clock
 
+from tests.support.clock import Clock
 from txbroker.runtime.deadlines import GRAIN, Deadlines
 
 
@@ -20,8 +21,14 @@ class Waiting:
     then: Callable[[], object] = lambda: None
 
     def on_deadline(self) -> None:
-        self.called.append(self.clock.seconds())
+        self.called.append(self.clock.now())
         self.then()
+
+
+def pump(clock: Clock, pauses: list[float]) -> None:
+    """Time passes bit by bit."""
+    for pause in pauses:
+        clock.advance(pause)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.1, 1.0, 1.55, 90.0])
@@ -31,11 +38,11 @@ def test_never_early_and_hardly_late(delay: float) -> None:
     clock.advance(12.34)
     deadlines, who = Deadlines(clock), Waiting(clock)
     deadlines.set(who, delay)
-    clock.pump([GRAIN / 4] * int(delay / GRAIN * 4 + 8))
+    pump(clock, [GRAIN / 4] * int(delay / GRAIN * 4 + 8))
     (moment,) = who.called
     assert delay <= moment - 12.34 + 1e-9
     assert moment - 12.34 <= delay + 1.25 * GRAIN + 1e-9
-    assert not clock.getDelayedCalls()
+    assert not clock.alarms
 
 
 def test_one_call_for_all() -> None:
@@ -45,10 +52,10 @@ def test_one_call_for_all() -> None:
     several = [Waiting(clock) for _ in range(300)]
     for number, who in enumerate(several):
         deadlines.set(who, (number * 7 % 5) + 1.0)
-        assert 1 == len(clock.getDelayedCalls())
-    clock.pump([GRAIN] * 12)
+        assert 1 == len(clock.alarms)
+    pump(clock, [GRAIN] * 12)
     assert [who for who in several if who.called] == several[::5]
-    clock.pump([GRAIN] * 50)
+    pump(clock, [GRAIN] * 50)
     assert all(len(who.called) == 1 for who in several)
 
 
@@ -62,7 +69,7 @@ def test_cancelled() -> None:
     assert ([], 1) == (one.called, len(other.called))
     deadlines.cancel(other, slots[1])
     deadlines.cancel(one, deadlines.set(one, 1.0))
-    assert not clock.getDelayedCalls()
+    assert not clock.alarms
 
 
 def test_set_and_cancelled_while_others_are_called() -> None:
@@ -79,9 +86,9 @@ def test_set_and_cancelled_while_others_are_called() -> None:
     one.then = change
     other.then = lambda: deadlines.cancel(one, slot)
     deadlines.set(one, 1.0)
-    clock.pump([GRAIN] * 25)
+    pump(clock, [GRAIN] * 25)
     assert 1 <= len(one.called) + len(other.called) <= 2
-    assert not clock.getDelayedCalls()
+    assert not clock.alarms
 
 
 def test_an_error_of_one_is_not_of_the_others() -> None:
@@ -111,5 +118,69 @@ def test_moments_for_which_nobody_waits_any_more() -> None:
         deadlines.cancel(goes, deadlines.set(goes, 1.0 + number))
 
     assert 1_500 >= len(deadlines)
-    clock.pump([1.0] * 3_001)
+    pump(clock, [1.0] * 3_001)
     assert ([], 1) == (goes.called, len(stays.called))
+
+
+def test_each_is_called_at_its_time() -> None:
+    clock = Clock()
+    deadlines = Deadlines(clock)
+    called: list[tuple[int, float]] = []
+
+    def call(number: int) -> None:
+        called.append((number, clock.now()))
+
+    for number in range(5):
+        deadlines.call_later(2.0, partial(call, number))
+        clock.advance(0.5)
+    clock.advance(10.0)
+
+    assert [(number, 2.0 + number / 2) for number in range(5)] == called
+    deadlines.call_later(2.0, partial(call, 9))
+    clock.advance(2.0)
+    assert (9, 14.5) == called[-1]
+
+
+def test_who_has_cancelled_is_not_called() -> None:
+    clock = Clock()
+    deadlines = Deadlines(clock)
+    called: list[int] = []
+    waits = [deadlines.call_later(1.0, partial(called.append, number)) for number in range(4)]
+    for number in (0, 3, 3):
+        waits[number].cancel()
+
+    clock.advance(1.0)
+    for wait in waits:
+        wait.cancel()
+
+    assert [1, 2] == called
+
+
+def test_an_error_of_one_action_is_not_of_the_others() -> None:
+    clock = Clock()
+    deadlines = Deadlines(clock)
+    called: list[int] = []
+    deadlines.call_later(1.0, lambda: 1 / 0 and None)
+    deadlines.call_later(1.0, partial(called.append, 1))
+
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(1.0)
+    clock.advance(0.0)
+
+    assert [1] == called
+
+
+def test_who_waits_anew_when_called_waits_as_long_again() -> None:
+    clock = Clock()
+    deadlines = Deadlines(clock)
+    called: list[float] = []
+
+    def again() -> None:
+        called.append(clock.now())
+        deadlines.call_later(1.0, again)
+
+    deadlines.call_later(1.0, again)
+    for _ in range(6):
+        clock.advance(0.5)
+
+    assert [1.0, 2.0, 3.0] == called

@@ -2,18 +2,22 @@
 Schedules a very large number of deadlines, most of which are cancelled.
 
 A delayed call of the reactor is several objects, and a cancelled call stays in memory for a while.
-The keep-alive timers of ten thousand clients need neither exactness nor ten thousand calls. So all
-deadlines in the same tenth of a second share one call.
+Ten thousand keep-alives, or SUBSCRIBEs that wait, need neither exactness nor ten thousand calls. So
+all deadlines in the same tenth of a second share one call.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import Protocol
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from txbroker.runtime.net import Clock, DelayedCall
+from txbroker.model.timers import Cancellable, Timers
 
-GRAIN = 0.1
+PER_SECOND: Final = 10
+
+GRAIN: Final = 1 / PER_SECOND
 """Seconds by which a deadline may be late; it is never early."""
 
 FEW = 1_000
@@ -31,15 +35,19 @@ class HasDeadline(Protocol):
 
 
 class Deadlines:
-    """The deadlines of many objects; each has at most one, and remembers its slot."""
+    """
+    The deadlines of many objects; each has at most one, and remembers its slot.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    `call_later` makes an object for an action, for parts that want `Timers`.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
         self._count = 0
         self._waiting: dict[Slot, dict[HasDeadline, None]] = {}
         self._slots: list[Slot] = []  # a heap: the keys of the above
         self._empty = 0  # slots that `cancel` emptied
-        self._call: DelayedCall | None = None
+        self._call: Cancellable | None = None
         self._called: Slot = 0
 
     def __len__(self) -> int:
@@ -48,7 +56,7 @@ class Deadlines:
 
     def set(self, who: HasDeadline, delay: float) -> Slot:
         """Call `who.on_deadline` in `delay` seconds, or up to `GRAIN` later; return the slot."""
-        slot = int((self._clock.seconds() + delay) / GRAIN) + 1
+        slot = math.ceil((self._timers.now() + delay) * PER_SECOND)
         waiting = self._waiting.get(slot)
         if waiting is None:
             waiting = self._waiting[slot] = {}
@@ -74,6 +82,16 @@ class Deadlines:
                 if self._empty > max(len(self._slots) // 2, FEW):
                     self._sweep()
 
+    # Timers
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+        return self._timers.now()
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> Cancellable:
+        """Run `action` once, in `delay` seconds or up to `GRAIN` later."""
+        return _Waiting(self, delay, action)
+
     # internal
 
     def _sweep(self) -> None:
@@ -88,8 +106,8 @@ class Deadlines:
             return
         self._disarm()
         self._called = first
-        delay = max(0.0, first * GRAIN - self._clock.seconds())
-        self._call = self._clock.callLater(delay, self._ring)
+        delay = max(0.0, first / PER_SECOND - self._timers.now())
+        self._call = self._timers.call_later(delay, self._ring)
 
     def _disarm(self) -> None:
         if self._call is not None:
@@ -98,9 +116,9 @@ class Deadlines:
 
     def _ring(self) -> None:
         self._call = None
-        now = self._clock.seconds()
+        now = self._timers.now()
         try:
-            while self._slots and self._slots[0] * GRAIN <= now:
+            while self._slots and self._slots[0] <= now * PER_SECOND:
                 self._ring_at(self._slots[0])
         finally:  # An error of one callback must not lose the other deadlines.
             if self._slots:
@@ -115,3 +133,21 @@ class Deadlines:
         if self._waiting.get(slot) is waiting:  # False if a callback cancelled the last deadline.
             heapq.heappop(self._slots)
             del self._waiting[slot]
+
+
+class _Waiting:
+    """An action with a deadline."""
+
+    __slots__ = ("_action", "_deadlines", "_slot")
+
+    def __init__(self, deadlines: Deadlines, delay: float, action: Callable[[], None]) -> None:
+        self._deadlines = deadlines
+        self._action = action
+        self._slot = deadlines.set(self, delay)
+
+    def on_deadline(self) -> None:
+        self._action()
+
+    def cancel(self) -> None:
+        """Cancel the action; one that has run is ignored."""
+        self._deadlines.cancel(self, self._slot)

@@ -30,7 +30,7 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS
-from txbroker.runtime.equal_timeouts import EqualTimeouts
+from txbroker.runtime.deadlines import Deadlines
 
 REPEAT: Final = 10
 """Seconds after which a coordinator that has not answered hears of a group again."""
@@ -59,7 +59,7 @@ class SharedSubscriptions:
         self._zones = zones
         self._wake = wake
         self._session_store = session_store
-        self._patience = EqualTimeouts(timers)
+        self._patience = Deadlines(timers)
         self._counters = counters
         self._reporter = reporter
         self._again = again

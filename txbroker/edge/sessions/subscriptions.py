@@ -32,7 +32,7 @@ from txbroker.mqtt.wire.subscription_options import (
     QOS_BITS,
     retain_handling,
 )
-from txbroker.runtime.equal_timeouts import EqualTimeouts
+from txbroker.runtime.deadlines import Deadlines
 
 
 class Subscriptions:
@@ -59,7 +59,7 @@ class Subscriptions:
         self._delivery = delivery
         self._sys = sys
         self._session_store = session_store
-        self._patience = EqualTimeouts(timers)
+        self._patience = Deadlines(timers)
         self._feeds = feeds
         self._reporter = reporter
 

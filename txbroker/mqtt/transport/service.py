@@ -15,6 +15,7 @@ from txbroker.runtime.deadlines import Deadlines
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.net import Clock
+from txbroker.runtime.periodic import ReactorTimers
 from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated
 from txbroker.storage.disk_watermark import DiskWatermark
 
@@ -87,7 +88,7 @@ class MqttService:
         self.successions = successions
         self.flush_queue = flush_queue
         self.clock = clock
-        self.deadlines = Deadlines(clock)
+        self.deadlines = Deadlines(ReactorTimers(clock, flush_queue))
         self.backpressure = backpressure
         self.watermark = watermark
         self.counters = counters
