@@ -28,6 +28,7 @@ from txbroker.journal.store.record_format import encode_records
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.committer import CommitEvents
 from txbroker.v1 import state_pb2
 
 SIZES = (1_000_000, 50_000_000)
@@ -83,8 +84,10 @@ def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ())
         segment_bytes=SEGMENT_BYTES,
         flush_queue=FlushQueue(lambda _: None),
         timers=NoTimers(),
-        on_full=lambda _, reason: sys.exit(reason),
-        on_failed=lambda error: sys.exit(str(error)),
+        events=CommitEvents(
+            on_full=lambda _, reason: sys.exit(reason),
+            on_failed=lambda error: sys.exit(str(error)),
+        ),
     )
     log = data_directory.journals.parts[ZONE].log
     some = messages or [Message("home/kitchen/temperature", PAYLOAD, 1, False, "sensor")]

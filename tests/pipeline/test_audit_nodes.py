@@ -21,7 +21,7 @@ from tests.system.commands import output, run, wait_until
 from txbroker.cli import main
 from txbroker.pipeline.jobs.audit import compare, count
 from txbroker.pipeline.ledgers.evidence import gather
-from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.committer import CommitEvents, Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -162,8 +162,10 @@ def forget_window(data: Path, name: bytes) -> None:
         in_thread=lambda work, done: None,
         timers=Clock(),
         end_turn=lambda: None,
-        on_full=lambda is_full, _: None,
-        on_failed=lambda error: None,
+        events=CommitEvents(
+            on_full=lambda is_full, _: None,
+            on_failed=lambda error: None,
+        ),
     )
     log = SegmentLog(data / "tables", on_trimmed=lambda *_: None)
     tables = LogTables(log, committer, lambda: 0)

@@ -24,6 +24,7 @@ from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.committer import CommitEvents
 from txbroker.storage.segment import Batch
 
 ZONE = JournalId("z", 2)
@@ -133,8 +134,10 @@ class Life:
                 segment_bytes=64 * 1024,
                 flush_queue=self.turn,
                 timers=self._clock,
-                on_full=self._on_full,
-                on_failed=self._end,
+                events=CommitEvents(
+                    on_full=self._on_full,
+                    on_failed=self._end,
+                ),
             )
             self.outboxes = {state.stream: log for state, log in self.disk.outboxes.load()}
             self.disk.open_ledger(is_copy=False, is_full=lambda: False, counters=Counters())

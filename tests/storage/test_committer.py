@@ -20,7 +20,7 @@ from txbroker.model.errors import StoreError
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
 from txbroker.storage import newest_segment
-from txbroker.storage.committer import MEMORY_BYTES, RETRY, Committer, Durability
+from txbroker.storage.committer import MEMORY_BYTES, RETRY, CommitEvents, Committer, Durability
 from txbroker.storage.log import DiskFull, SegmentLog
 from txbroker.storage.work_thread import WorkThread
 
@@ -69,9 +69,13 @@ class Bench:
             in_thread=lambda work, done: self.work.append((work, done)),
             timers=self.clock,
             end_turn=self.turn.end,
-            on_full=lambda is_full, reason: self.events.append(f"full {is_full} {bool(reason)}"),
-            on_failed=lambda error: self.events.append("failed"),
-            on_awaited=self.awaited.append,
+            events=CommitEvents(
+                on_full=lambda is_full, reason: self.events.append(
+                    f"full {is_full} {bool(reason)}"
+                ),
+                on_failed=lambda error: self.events.append("failed"),
+                on_awaited=self.awaited.append,
+            ),
             soon=soon,
         )
         self.a, self.b = (Recording(folder / name, self.events) for name in "ab")
@@ -645,8 +649,10 @@ def test_a_thread_syncs_while_the_loop_goes_on(
             in_thread=thread.run,
             timers=Clock(),
             end_turn=flush_queue.end,
-            on_full=lambda *_: None,
-            on_failed=lambda _: None,
+            events=CommitEvents(
+                on_full=lambda *_: None,
+                on_failed=lambda _: None,
+            ),
         )
         committer.add(log)
         for i in range(50):

@@ -27,7 +27,7 @@ from txbroker.model.errors import StoreError
 from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
-from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.committer import CommitEvents, Committer, Durability
 from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
@@ -59,11 +59,7 @@ class DataDirectory:
         segment_bytes: int,
         flush_queue: FlushQueue,
         timers: Timers,
-        on_full: Callable[[bool, str], None],
-        on_failed: Callable[[StoreError], None],
-        on_written: Callable[[], None] = lambda: None,
-        on_behind: Callable[[bool, str], None] = lambda *_: None,
-        on_awaited: Callable[[bool], None] = lambda _: None,
+        events: CommitEvents,
     ) -> None:
         loop = asyncio.get_event_loop()
         self._thread = WorkThread(loop)
@@ -74,17 +70,13 @@ class DataDirectory:
             in_thread=self._thread.run,
             timers=timers,
             end_turn=flush_queue.end,
-            on_full=on_full,
-            on_failed=on_failed,
-            on_written=on_written,
-            on_behind=on_behind,
-            on_awaited=on_awaited,
+            events=events,
             soon=partial(loop.call_later, 0.0),
         )
         self._tables_log = SegmentLog(
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
         )
-        self._on_failed = on_failed
+        self._on_failed = events.on_failed
         self._scan = self._verify()
         self.attic = ValueFile(data)
         self.tables = LogTables(

@@ -33,6 +33,7 @@ from txbroker.runtime.sockets.poller import Poller
 from txbroker.runtime.sockets.reactor import StreamReactor
 from txbroker.runtime.structured_log import get_logger
 from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated, most_halves
+from txbroker.storage.committer import CommitEvents
 from txbroker.storage.disk_watermark import DiskWatermark
 from txbroker.storage.lived_time import EntryAges
 
@@ -160,11 +161,13 @@ class NodeBase:
             segment_bytes=segment_bytes(config),
             flush_queue=self.flush_queue,
             timers=self.timers,
-            on_full=self.watermark.set_full,
-            on_failed=lambda error: on_fatal(str(error)),
-            on_written=self.watermark.measure_after_write,
-            on_behind=self.watermark.set_behind,
-            on_awaited=self.shares.await_sync,
+            events=CommitEvents(
+                on_full=self.watermark.set_full,
+                on_failed=lambda error: on_fatal(str(error)),
+                on_written=self.watermark.measure_after_write,
+                on_behind=self.watermark.set_behind,
+                on_awaited=self.shares.await_sync,
+            ),
         )
 
     def _renumber_parts(self) -> None:

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import attrs
+
 from txbroker.model.errors import StoreError
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.timers import Cancellable, Timers
@@ -79,6 +81,25 @@ class Durability(enum.Enum):
     MEMORY = "memory"
 
 
+@attrs.frozen(kw_only=True)
+class CommitEvents:
+    """
+    Whom the committer notifies.
+
+    - `on_full`: the disk became full (True and the reason), or has room again;
+    - `on_failed`: the disk is unreliable, and no action will ever run again;
+    - `on_written`: the committer wrote something;
+    - `on_behind`: too many bytes wait for a sync (True and the amount), or few do again;
+    - `on_awaited`: a caller waits for a sync, or no caller does.
+    """
+
+    on_full: Callable[[bool, str], None]
+    on_failed: Callable[[StoreError], None]
+    on_written: _Action = lambda: None
+    on_behind: Callable[[bool, str], None] = lambda *_: None
+    on_awaited: Callable[[bool], None] = lambda _: None
+
+
 class _Group(NamedTuple):
     """Who waits until logs are written up to these entries, and not for what is staged later."""
 
@@ -102,24 +123,14 @@ class Committer:
         in_thread: Callable[[Callable[[], _Action], Callable[[BaseException | None], None]], None],
         timers: Timers,
         end_turn: _Action,
-        on_full: Callable[[bool, str], None],
-        on_failed: Callable[[StoreError], None],
-        on_written: _Action = lambda: None,
-        on_behind: Callable[[bool, str], None] = lambda *_: None,
-        on_awaited: Callable[[bool], None] = lambda _: None,
+        events: CommitEvents,
         soon: Callable[[_Action], object] = lambda action: action(),
     ) -> None:
         """
         Take the ports of the committer.
 
         `soon` runs an action after the packets that have arrived by now are read. `in_thread` is
-        `WorkThread.run`. The callbacks:
-
-        - `on_full`: the disk became full (True and the reason), or has room again;
-        - `on_written`: the committer wrote something;
-        - `on_behind`: too many bytes wait for a sync (True and the amount), or few do again;
-        - `on_awaited`: a caller waits for a sync, or no caller does;
-        - `on_failed`: the disk is unreliable, and no action will ever run again.
+        `WorkThread.run`.
         """
         self.is_full = False
         self.syncs = 0
@@ -130,11 +141,7 @@ class Committer:
         self._in_thread = in_thread
         self._timers = timers
         self._end_turn = end_turn
-        self._on_full = on_full
-        self._on_failed = on_failed
-        self._on_written = on_written
-        self._on_behind = on_behind
-        self._on_awaited = on_awaited
+        self._events = events
         self._is_awaited = False
         self._is_sync = durability is Durability.SYNC  # else no caller waits for a sync
         self._is_behind = False
@@ -380,7 +387,7 @@ class Committer:
         except DiskFull as error:
             if not self.is_full:
                 self.is_full = True
-                self._on_full(True, str(error))
+                self._events.on_full(True, str(error))
             self._set_alarm(RETRY, self._retry)
             return False
         except StoreError as error:
@@ -392,7 +399,7 @@ class Committer:
             return False
         if staged:
             self._report_behind()
-            self._on_written()
+            self._events.on_written()
         return not self._staged
 
     @property
@@ -407,13 +414,13 @@ class Committer:
         most = MOST_BEHIND // 2 if self._is_behind else MOST_BEHIND
         if self._is_sync and (waiting > most) != self._is_behind:
             self._is_behind = waiting > most
-            self._on_behind(self._is_behind, f"{waiting >> 20} MiB wait for a sync")
+            self._events.on_behind(self._is_behind, f"{waiting >> 20} MiB wait for a sync")
 
     def _retry(self) -> None:
         self._alarm = None
         if self._write():
             self.is_full = False
-            self._on_full(False, "")
+            self._events.on_full(False, "")
             self._mark_dirty(self)
         self._end_turn()
 
@@ -513,7 +520,7 @@ class Committer:
         is_awaited = bool(self._running or self._next)
         if is_awaited != self._is_awaited:
             self._is_awaited = is_awaited
-            self._on_awaited(is_awaited)
+            self._events.on_awaited(is_awaited)
 
     def _run_ready(self) -> None:
         while self._ready:
@@ -523,4 +530,4 @@ class Committer:
         self._is_ended = True
         if self._alarm is not None:
             self._alarm.cancel()
-        self._on_failed(error)
+        self._events.on_failed(error)

@@ -15,6 +15,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.committer import CommitEvents
 
 PART = JournalId("z", 3)
 
@@ -39,8 +40,10 @@ class Lives:
             segment_bytes=1 << 20,
             flush_queue=flush_queue,
             timers=Clock(),
-            on_full=lambda *_: None,
-            on_failed=lambda _: None,
+            events=CommitEvents(
+                on_full=lambda *_: None,
+                on_failed=lambda _: None,
+            ),
         )
         table = data_directory.tables.table("zone")
         bound = OffsetReservation(table, Counters(), survives_kill=self.durability != "memory")

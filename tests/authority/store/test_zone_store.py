@@ -30,7 +30,7 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
-from txbroker.storage.committer import Committer
+from txbroker.storage.committer import CommitEvents, Committer
 from txbroker.storage.lived_time import EntryAges
 from txbroker.storage.value_file import RETAINED
 
@@ -61,8 +61,10 @@ class Zone:
             segment_bytes=1 << 20,
             flush_queue=self.turn,
             timers=Clock(),
-            on_full=lambda *_: None,
-            on_failed=lambda _: None,
+            events=CommitEvents(
+                on_full=lambda *_: None,
+                on_failed=lambda _: None,
+            ),
         )
         self.retention = Retention(
             journals=self.disk.journals,

@@ -52,7 +52,7 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.decoder import Framer, decode
 from txbroker.mqtt.wire.encoder import encode, encode_publish
 from txbroker.mqtt.wire.packets import Connect, Puback, Pubcomp, Pubrec, Pubrel
-from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.committer import CommitEvents, Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -279,8 +279,10 @@ class Disk:
             in_thread=self._in_thread,
             timers=alarms,
             end_turn=lambda: None,
-            on_full=self._never,
-            on_failed=self._never,
+            events=CommitEvents(
+                on_full=self._never,
+                on_failed=self._never,
+            ),
         )
         self.tables_log = SegmentLog(folder / "tables", on_trimmed=self._never)
         tables = LogTables(self.tables_log, self.committer, lambda: 1)

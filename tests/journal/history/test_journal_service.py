@@ -27,6 +27,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.storage.committer import CommitEvents
 from txbroker.v1.journal_pb2 import PartsRequest, RecordsRequest, SeekRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
 
@@ -48,8 +49,10 @@ class Node:
             segment_bytes=64 * 1024,
             flush_queue=self.turn,
             timers=Clock(),
-            on_full=lambda *_: None,
-            on_failed=lambda error: self.failed.append(str(error)),
+            events=CommitEvents(
+                on_full=lambda *_: None,
+                on_failed=lambda error: self.failed.append(str(error)),
+            ),
         )
         self.standing = SimpleNamespace(zone="z", divergent=0, ended=0)
         self.authority = SimpleNamespace(apex="z", serving=True, epoch=1)

@@ -19,7 +19,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.pipeline.ledgers.ledger_batches import ledger_to_arrow
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.committer import CommitEvents, Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -43,8 +43,10 @@ class Bench:
             in_thread=self._in_thread,
             timers=self.clock,
             end_turn=self.turn.end,
-            on_full=lambda is_full, _: self.told.append(is_full),
-            on_failed=lambda error: None,
+            events=CommitEvents(
+                on_full=lambda is_full, _: self.told.append(is_full),
+                on_failed=lambda error: None,
+            ),
         )
         self._tables_log = SegmentLog(folder / "tables", on_trimmed=lambda *_: None)
         self.tables = LogTables(self._tables_log, self.committer, lambda: self.now)
