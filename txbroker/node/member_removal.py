@@ -16,7 +16,7 @@ from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.rpc.join_server import JoinServer
 from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Member, Members
-from txbroker.directory.rpc.directory_service import Commit
+from txbroker.directory.rpc.directory_calls import Commit
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.channels import CALL_TIMEOUT, Channels
 from txbroker.runtime.structured_log import get_logger

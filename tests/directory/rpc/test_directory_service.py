@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from tests.storage.test_committer import run_apart
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
+from txbroker.directory.rpc import directory_calls
 from txbroker.directory.rpc import directory_convert as wire
-from txbroker.directory.rpc import directory_service as directory_module
-from txbroker.directory.rpc.directory_service import OWN_TABLES, DirectoryService
+from txbroker.directory.rpc.directory_calls import OWN_TABLES, DirectoryCalls
+from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.runtime.structured_log import TELL_AGAIN
 
 
@@ -128,10 +129,14 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
             for _ in range(5):
                 await asyncio.sleep(0)
 
-        made = shell(Disk())
-        made._tasks = SimpleNamespace(start=asyncio.ensure_future)  # type: ignore[assignment]
-        made._send = send  # type: ignore[assignment,method-assign]
-        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 600.0)
+        disk = Disk()
+        tasks: Any = SimpleNamespace(start=asyncio.ensure_future)
+        channels: Any = SimpleNamespace()
+        made = DirectoryCalls(
+            commit=disk, tables=disk, channels=channels, tasks=tasks, now=lambda: 0.0
+        )
+        made.send = send  # type: ignore[assignment,method-assign]
+        monkeypatch.setattr(directory_calls, "LOOKUP_PAUSE", 600.0)
         answers = []
         for client_id in ("a", "b", "c"):
             answers.append(look_up(client_id))
@@ -141,7 +146,7 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
         await turns()
         assert [("a",), ("b", "c")] == [client_ids for client_ids, _ in asked]
 
-        monkeypatch.setattr(directory_module, "LOOKUP_PAUSE", 0.0)
+        monkeypatch.setattr(directory_calls, "LOOKUP_PAUSE", 0.0)
         answers.append(look_up("d"))
         while len(asked) < 3:  # one that is not answered holds up nothing
             await asyncio.sleep(0)

@@ -1,9 +1,8 @@
 """
-SHELL: this node's client directory on gRPC: its requests, its replies, its procedures.
+SHELL: this node's client directory on gRPC: its replies, its procedures, its periodic work.
 
-Two rules of order live here. A reply leaves when all changes for it are durable in this node's
-store. A request leaves then, too, since it may rest on earlier changes. Entries and claims rest on
-the directory's own tables alone: these requests do not wait for the syncs of busy clients.
+A reply leaves when all changes for it are durable in this node's store. A request leaves then, too,
+since it may rest on earlier changes (`DirectoryCalls`).
 
 A turn of the loop is long while clients are busy. Therefore a CONNECT waits for few turns.
 """
@@ -12,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import attrs
 import grpc
 import grpc.aio
 
@@ -23,24 +20,18 @@ from txbroker.directory import effects
 from txbroker.directory.directory import Directory
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
 from txbroker.directory.member_admission import MemberProbe
-from txbroker.directory.member_checks import check_answer, check_request
+from txbroker.directory.member_checks import check_request
 from txbroker.directory.members import LIMIT
 from txbroker.directory.requests import (
-    Answers,
-    Claim,
-    Lookup,
     OtherView,
     Ping,
     Register,
     Registered,
-    Reply,
     Request,
     ShareMembers,
-    Take,
-    Taken,
 )
 from txbroker.directory.rpc import directory_convert as wire
-from txbroker.edge.sessions.session_format import check_move
+from txbroker.directory.rpc.directory_calls import TIMEOUT, Commit, DirectoryCalls, Tables
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
@@ -55,52 +46,12 @@ T = TypeVar("T")
 
 log = get_logger()
 
-TIMEOUT = 1.0
-TAKE_TIMEOUT = 5.0
-"""Seconds to wait for a reply; a session can have several megabytes."""
 
 OFTEN = 0.1
 """Seconds between two flushes while keepers wait for entries."""
 
 SETTLE_PAUSE = 0.02
 """Seconds between two checks while the node stops."""
-
-
-OF_TABLES = (Lookup, Claim, Register)
-"""Requests that read and change the directory's own tables alone."""
-
-OWN_TABLES = ("directory.", "members")
-"""Prefixes of those tables' names."""
-
-LOOKUPS = 500
-"""Ids in one request."""
-
-LOOKUP_PAUSE = 0.1
-"""Seconds for which lookups wait for the reply to an earlier request at the same keeper."""
-
-
-@attrs.define(slots=True, eq=False)
-class _Lookups:
-    """The ids of one request to one keeper; `earlier`: a request that has no reply yet."""
-
-    earlier: _Lookups | None
-    client_ids: list[str] = attrs.Factory(list)
-    is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
-    answer: Reply | None = None
-
-
-class Tables(Protocol):
-    """The durable tables of the node beside messages."""
-
-    def are_safe(self, *beginnings: str) -> bool:
-        """True if all changes in tables with these name prefixes are synced."""
-
-
-class Commit(Protocol):
-    """The node's group commit."""
-
-    def when_durable(self, action: Callable[[], None]) -> None:
-        """Run `action` when all changes so far are durable."""
 
 
 class DirectoryService(directory_pb2_grpc.DirectoryServicer):
@@ -118,16 +69,15 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         counters: Counters,
         now: Callable[[], float],
     ) -> None:
-        self._commit = commit
-        self._tables = tables
+        self._calls = DirectoryCalls(
+            commit=commit, tables=tables, channels=channels, tasks=tasks, now=now
+        )
         self._shares = shares
         self._channels = channels
         self._tasks = tasks
         self._flush_queue = flush_queue
         self._counters = counters
         self._now = now
-        self._lookups: dict[tuple[str, bytes], _Lookups] = {}
-        self._last_lookups: dict[tuple[str, bytes], _Lookups] = {}  # until they are answered
         self._pauses: dict[asyncio.Event, Callable[[], bool]] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
@@ -137,6 +87,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     def wire(self, directory: Directory) -> None:
         """Set the directory of this shell."""
         self._directory = directory
+        self._calls.wire(directory)
 
     # from the node
 
@@ -234,7 +185,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         if not isinstance(question, Ping):
             end_turn(context)
             with self._shares.hurry():
-                await self._safe(question)
+                await self._calls.safe(question)
         return wire.reply(me, answer)
 
     # internal: procedures
@@ -258,7 +209,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             case Pause():
                 await self._pause(step)
             case AwaitDurable():
-                await self._safe()
+                await self._calls.safe()
             case effects.SendRequest():
                 if not self._ask_here(step):
                     await self._ask(step)
@@ -294,14 +245,14 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     async def _ask(self, step: effects.SendRequest) -> None:
         if len(step.calls) == 1:
             ((name, request),) = step.calls
-            step.take(name, await self._call(name, request))
+            step.take(name, await self._calls.call(name, request))
             return
         done = asyncio.Event()
         left = len(step.calls)
 
         async def one(name: str, request: Request) -> None:
             nonlocal left
-            answer = await self._call(name, request)
+            answer = await self._calls.call(name, request)
             if not done.is_set():
                 left -= 1
                 if step.take(name, answer) or left == 0:
@@ -309,108 +260,6 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
         for name, request in step.calls:
             self._tasks.start(one(name, request))
-        await done.wait()
-
-    # internal: calls
-
-    async def _call(self, name: str, request: Request) -> Reply | None:
-        """Return the reply; None: no reply came, or the node sees other members."""
-        directory = self._directory
-        if name == directory.members.name:
-            answer = directory.handle(name, request)
-        elif isinstance(request, Lookup):
-            answer = await self._lookup(name, request)
-        else:
-            answer = await self._send(name, request)
-        if isinstance(answer, OtherView):
-            share = directory.on_other_view(name, answer)
-            if share is not None and name != directory.members.name:
-                self._tasks.start(self._send(name, share))
-            return None
-        return answer
-
-    async def _lookup(self, name: str, request: Lookup) -> Reply | None:
-        """
-        Gather lookups in one request, also those that come before an earlier request has its reply.
-
-        In a storm of CONNECTs the calls of each turn otherwise delayed all others between the two
-        nodes.
-        """
-        key = name, request.view
-        gathered = self._lookups.get(key)
-        if gathered is None:
-            gathered = _Lookups(self._last_lookups.get(key))
-            self._lookups[key] = self._last_lookups[key] = gathered
-            self._tasks.start(self._send_lookups(key, gathered))
-        first = len(gathered.client_ids)
-        gathered.client_ids += request.client_ids
-        if len(gathered.client_ids) >= LOOKUPS:
-            del self._lookups[key]
-        await gathered.is_answered.wait()
-        answer = gathered.answer
-        if not isinstance(answer, Answers):
-            return answer
-        return Answers(answers=answer.answers[first : first + len(request.client_ids)])
-
-    async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
-        earlier, gathered.earlier = gathered.earlier, None
-        try:
-            if earlier is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
-            # The request has all lookups of this turn by now.
-            if self._lookups.get(key) is gathered:
-                del self._lookups[key]
-            name, view = key
-            request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
-            gathered.answer = await self._send(name, request)
-        finally:
-            if self._last_lookups.get(key) is gathered:
-                del self._last_lookups[key]
-            gathered.is_answered.set()
-
-    async def _send(self, name: str, request: Request) -> Reply | None:
-        member = self._directory.members.get(name)
-        if member is None:
-            return None
-        await self._safe(request)
-        began = self._now()
-        message = wire.question(self._directory.members.name, name, request)
-        timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
-        try:
-            reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
-            if reply.node != name:
-                self._directory.reach.missed(name, began)
-                return None  # another node has the address now
-            self._directory.record_contact(name)
-            answer = wire.answer_of(reply)
-            if answer is not None:
-                check_answer(request, answer, self._directory.greatest)
-            if isinstance(answer, Taken):
-                check_move(answer.state)
-        except grpc.aio.AioRpcError as error:
-            self._directory.reach.missed(name, began)
-            log.debug("directory.unanswered", peer=name, reason=str(error))
-            return None
-        except PeerError as error:
-            log_limited(
-                log.warning,
-                "directory.invalid_message",
-                kind=name,
-                peer=name,
-                reason=brief(str(error)),
-            )
-            return None
-        if isinstance(answer, OtherView):
-            return OtherView(view=answer.view, members=wire.usable(answer.members))
-        return answer
-
-    async def _safe(self, request: Request | None = None) -> None:
-        """Wait until all changes on which `request` may rest are durable."""
-        if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
-            return
-        done = asyncio.Event()
-        self._commit.when_durable(done.set)
         await done.wait()
 
     # internal: members
@@ -461,7 +310,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     async def _register(self, name: str, batch: Register) -> None:
         directory = self._directory
-        answer = await self._send(name, batch)
+        answer = await self._calls.send(name, batch)
         if isinstance(answer, Registered):
             directory.replicator.answered(name, batch, answer, self._now())
             directory.conflicts.on_registered(batch, answer)
@@ -469,7 +318,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             if isinstance(answer, OtherView):
                 share = directory.on_other_view(name, answer)
                 if share is not None:
-                    await self._send(name, share)
+                    await self._calls.send(name, share)
             directory.replicator.failed(name, batch, self._now())
         self._end_pauses()
         self.wake()

@@ -1,0 +1,210 @@
+"""
+SHELL: the directory's requests to other members over gRPC.
+
+A request leaves when all changes on which it may rest are durable in this node's store. Entries and
+claims rest on the directory's own tables alone: these requests do not wait for the syncs of busy
+clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import attrs
+import grpc
+import grpc.aio
+
+from txbroker.directory.directory import Directory
+from txbroker.directory.member_checks import check_answer
+from txbroker.directory.requests import (
+    Answers,
+    Claim,
+    Lookup,
+    OtherView,
+    Register,
+    Reply,
+    Request,
+    Take,
+    Taken,
+)
+from txbroker.directory.rpc import directory_convert as wire
+from txbroker.edge.sessions.session_format import check_move
+from txbroker.model.errors import PeerError
+from txbroker.rpc.channels import Channels
+from txbroker.rpc.streams import brief
+from txbroker.runtime.aio import Tasks
+from txbroker.runtime.structured_log import get_logger, log_limited
+
+log = get_logger()
+
+TIMEOUT = 1.0
+
+TAKE_TIMEOUT = 5.0
+"""Seconds to wait for a reply; a session can have several megabytes."""
+
+OF_TABLES = (Lookup, Claim, Register)
+"""Requests that read and change the directory's own tables alone."""
+
+OWN_TABLES = ("directory.", "members")
+"""Prefixes of those tables' names."""
+
+LOOKUPS = 500
+"""Ids in one request."""
+
+LOOKUP_PAUSE = 0.1
+"""Seconds for which lookups wait for the reply to an earlier request at the same keeper."""
+
+
+@attrs.define(slots=True, eq=False)
+class _Lookups:
+    """The ids of one request to one keeper; `earlier`: a request that has no reply yet."""
+
+    earlier: _Lookups | None
+    client_ids: list[str] = attrs.Factory(list)
+    is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
+    answer: Reply | None = None
+
+
+class Tables(Protocol):
+    """The durable tables of the node beside messages."""
+
+    def are_safe(self, *beginnings: str) -> bool:
+        """True if all changes in tables with these name prefixes are synced."""
+
+
+class Commit(Protocol):
+    """The node's group commit."""
+
+    def when_durable(self, action: Callable[[], None]) -> None:
+        """Run `action` when all changes so far are durable."""
+
+
+class DirectoryCalls:
+    """The calls of `directory`, which `wire` sets before the first one."""
+
+    def __init__(
+        self,
+        *,
+        commit: Commit,
+        tables: Tables,
+        channels: Channels,
+        tasks: Tasks,
+        now: Callable[[], float],
+    ) -> None:
+        self._commit = commit
+        self._tables = tables
+        self._channels = channels
+        self._tasks = tasks
+        self._now = now
+        self._lookups: dict[tuple[str, bytes], _Lookups] = {}
+        self._last_lookups: dict[tuple[str, bytes], _Lookups] = {}  # until they are answered
+
+    def wire(self, directory: Directory) -> None:
+        """Set the directory whose calls these are."""
+        self._directory = directory
+
+    async def call(self, name: str, request: Request) -> Reply | None:
+        """Return the reply; None: no reply came, or the node sees other members."""
+        directory = self._directory
+        if name == directory.members.name:
+            answer = directory.handle(name, request)
+        elif isinstance(request, Lookup):
+            answer = await self._lookup(name, request)
+        else:
+            answer = await self.send(name, request)
+        if isinstance(answer, OtherView):
+            share = directory.on_other_view(name, answer)
+            if share is not None and name != directory.members.name:
+                self._tasks.start(self.send(name, share))
+            return None
+        return answer
+
+    async def send(self, name: str, request: Request) -> Reply | None:
+        """Return the member's reply; None: no reply came, or none that may be used."""
+        member = self._directory.members.get(name)
+        if member is None:
+            return None
+        await self.safe(request)
+        began = self._now()
+        message = wire.question(self._directory.members.name, name, request)
+        timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
+        try:
+            reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
+            if reply.node != name:
+                self._directory.reach.missed(name, began)
+                return None  # another node has the address now
+            self._directory.record_contact(name)
+            answer = wire.answer_of(reply)
+            if answer is not None:
+                check_answer(request, answer, self._directory.greatest)
+            if isinstance(answer, Taken):
+                check_move(answer.state)
+        except grpc.aio.AioRpcError as error:
+            self._directory.reach.missed(name, began)
+            log.debug("directory.unanswered", peer=name, reason=str(error))
+            return None
+        except PeerError as error:
+            log_limited(
+                log.warning,
+                "directory.invalid_message",
+                kind=name,
+                peer=name,
+                reason=brief(str(error)),
+            )
+            return None
+        if isinstance(answer, OtherView):
+            return OtherView(view=answer.view, members=wire.usable(answer.members))
+        return answer
+
+    async def safe(self, request: Request | None = None) -> None:
+        """Wait until all changes on which `request` may rest are durable."""
+        if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
+            return
+        done = asyncio.Event()
+        self._commit.when_durable(done.set)
+        await done.wait()
+
+    # internal
+
+    async def _lookup(self, name: str, request: Lookup) -> Reply | None:
+        """
+        Gather lookups in one request, also those that come before an earlier request has its reply.
+
+        In a storm of CONNECTs the calls of each turn otherwise delayed all others between the two
+        nodes.
+        """
+        key = name, request.view
+        gathered = self._lookups.get(key)
+        if gathered is None:
+            gathered = _Lookups(self._last_lookups.get(key))
+            self._lookups[key] = self._last_lookups[key] = gathered
+            self._tasks.start(self._send_lookups(key, gathered))
+        first = len(gathered.client_ids)
+        gathered.client_ids += request.client_ids
+        if len(gathered.client_ids) >= LOOKUPS:
+            del self._lookups[key]
+        await gathered.is_answered.wait()
+        answer = gathered.answer
+        if not isinstance(answer, Answers):
+            return answer
+        return Answers(answers=answer.answers[first : first + len(request.client_ids)])
+
+    async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
+        earlier, gathered.earlier = gathered.earlier, None
+        try:
+            if earlier is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
+            # The request has all lookups of this turn by now.
+            if self._lookups.get(key) is gathered:
+                del self._lookups[key]
+            name, view = key
+            request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
+            gathered.answer = await self.send(name, request)
+        finally:
+            if self._last_lookups.get(key) is gathered:
+                del self._last_lookups[key]
+            gathered.is_answered.set()
