@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import Procedure
 from txbroker.directory.quorum_read import NoSession
-from txbroker.directory.session_takeover import SessionSearch, SessionTakeovers
+from txbroker.directory.session_lookups import SessionSearch
+from txbroker.directory.session_takeover import SessionTakeovers
 
 EVERY = 20.0
 """Seconds between two sweeps of all moves."""
@@ -75,6 +76,6 @@ class MoveSweep:
 
     def _examine(self, move: Move) -> Procedure[None]:
         sites = (self._members.site, *self._members.sites())
-        decisions = yield from self._takeovers.ask_keepers(SessionSearch(move[1]), sites)
+        decisions = yield from self._takeovers.lookups.ask_keepers(SessionSearch(move[1]), sites)
         if all(isinstance(decision, NoSession) for decision in decisions.values()):
             self._let_go(move)

@@ -41,8 +41,9 @@ from txbroker.directory.requests import (
     NotHeld,
     Reply,
 )
+from txbroker.directory.session_lookups import SessionSearch
 from txbroker.directory.session_ownership import OwnedSession
-from txbroker.directory.session_takeover import HOPS, RETRY, SessionSearch, SessionTakeovers
+from txbroker.directory.session_takeover import HOPS, RETRY, SessionTakeovers
 from txbroker.model.machine_time import MachineTime, moment_from
 
 LIMIT = 10_000
@@ -150,7 +151,7 @@ class SessionDiscards:
                 is_told = found.is_known
                 if found.is_whole:
                     self._forget(client_id)
-            is_vain = not self._members.is_joined or self._takeovers.is_cut_off(client_id)
+            is_vain = not self._members.is_joined or self._takeovers.lookups.is_cut_off(client_id)
             if self._now() >= until or (not search.go_on and is_vain):
                 break
             if not (is_told or search.go_on or search.is_overtaken):
@@ -300,7 +301,7 @@ class SessionDiscards:
             search.go_on = True  # `holders` may name further nodes
             return _Found()
         sites = (members.site, *members.sites())
-        decisions = yield from self._takeovers.ask_keepers(search, sites)
+        decisions = yield from self._takeovers.lookups.ask_keepers(search, sites)
         for decision in decisions.values():
             if isinstance(decision, DirectoryEntry):
                 yield from self._follow(search, decision.node, decision.incarnation, due)

@@ -26,12 +26,10 @@ import attrs
 
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask
-from txbroker.directory.entry import DirectoryEntry, Order
-from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.reachability import Reachability
-from txbroker.directory.rendezvous_hash import majority
 from txbroker.directory.requests import (
-    Answers,
     Busy,
     Claim,
     Claimed,
@@ -46,7 +44,7 @@ from txbroker.directory.requests import (
     Take,
     Taken,
 )
-from txbroker.directory.requests import Lookup as LookupRequest
+from txbroker.directory.session_lookups import SessionLookups, SessionSearch
 from txbroker.directory.session_ownership import OwnedSession
 
 T = TypeVar("T")
@@ -72,36 +70,6 @@ class TakeoverRefused:
     reason: str
 
 
-@attrs.define(slots=True, eq=False)
-class SessionSearch:
-    """
-    The state of one search for the session of `client_id`.
-
-    - `void` and `is_of_all`: as in `QuorumRead`.
-    - `generation`: the greatest generation that the search has found.
-    - `claimed`: the generation of the last claim; 0: none.
-    - `closed`: clean sessions that have ended.
-    - `silent`: holders that did not answer, each with the incarnation that the directory names.
-    - `unasked`: sites that did not answer.
-    - `is_overtaken`: the client connected elsewhere since.
-    """
-
-    client_id: str
-    void: dict[str, int] = attrs.Factory(dict)
-    generation: int = 0
-    claimed: int = 0
-    closed: set[Order] = attrs.Factory(set)
-    silent: dict[str, int] = attrs.Factory(dict)
-    unasked: set[str] = attrs.Factory(set)
-    clean: list[DirectoryEntry] = attrs.Factory(list)
-    reason: str = ""
-    is_wanted: Callable[[], bool] = lambda: True
-    is_merging: bool = False
-    is_of_all: bool = False
-    go_on: bool = False
-    is_overtaken: bool = False
-
-
 class SessionTakeovers:
     """The takeover procedures of one node; after `wait` seconds, `is_fresh` decides the outcome."""
 
@@ -119,7 +87,7 @@ class SessionTakeovers:
         self._replica = parts.replica
         self._ownership = parts.ownership
         self._replicator = parts.replicator
-        self._reach = reach
+        self.lookups = SessionLookups(parts, reach)
         self._wait = wait
         self._is_fresh = is_fresh
         self._now = parts.now
@@ -212,7 +180,7 @@ class SessionTakeovers:
         owned = self._ownership.held[client_id]
         search = SessionSearch(client_id, is_merging=True)
         sites = tuple(site for site in owned.unasked if site in self._members.sites())
-        decisions = yield from self.ask_keepers(search, sites)
+        decisions = yield from self.lookups.ask_keepers(search, sites)
         found = [
             decision for decision in decisions.values() if isinstance(decision, DirectoryEntry)
         ]
@@ -270,7 +238,7 @@ class SessionTakeovers:
         return None
 
     def _find_here(self, search: SessionSearch) -> Procedure[Decision]:
-        decisions = yield from self.ask_keepers(search, (self._members.site,))
+        decisions = yield from self.lookups.ask_keepers(search, (self._members.site,))
         decision = decisions[self._members.site]
         if isinstance(decision, NoSession) and decision.clean is not None:
             search.generation = max(search.generation, decision.clean.generation)
@@ -281,7 +249,7 @@ class SessionTakeovers:
         search.unasked, search.clean = set(), []
         if not sites:
             return None
-        decisions = yield from self.ask_keepers(search, sites)
+        decisions = yield from self.lookups.ask_keepers(search, sites)
         best: DirectoryEntry | None = None
         for site, decision in decisions.items():
             if isinstance(decision, DirectoryEntry):
@@ -292,55 +260,6 @@ class SessionTakeovers:
             elif decision.clean is not None:
                 search.clean.append(decision.clean)
         return best
-
-    def ask_keepers(
-        self, search: SessionSearch, sites: tuple[str, ...]
-    ) -> Procedure[dict[str, Decision]]:
-        """Ask the keepers of all these sites at once for the session's holder."""
-        members, client_id = self._members, search.client_id
-        keepers = {site: members.keepers(client_id, site) for site in sites}
-        lookups = {
-            site: QuorumRead(names, search.void, self._needed(names), is_of_all=search.is_of_all)
-            for site, names in keepers.items()
-        }
-        site_of = {name: site for site in sites for name in keepers[site]}
-        open_sites = set(sites)
-
-        def take(name: str, reply: Reply | None) -> bool:
-            answer = reply.answers[0] if isinstance(reply, Answers) else None
-            if lookups[site_of[name]].add_answer(name, answer):
-                open_sites.discard(site_of[name])
-            return not open_sites
-
-        calls = tuple(
-            (name, LookupRequest(view=members.view_of(site), client_ids=(client_id,)))
-            for name, site in site_of.items()
-        )
-        if calls:
-            yield SendRequest(calls=calls, take=take)
-        for lookup in lookups.values():
-            search.generation = max(search.generation, lookup.generation)
-        return {site: lookup.decide() for site, lookup in lookups.items()}
-
-    def is_cut_off(self, client_id: str) -> bool:
-        """True if too many keepers of the id are known to be away for a majority."""
-        keepers = self._members.keepers(client_id)
-        heard = [name for name in keepers if not self._reach.is_away(name)]
-        return len(heard) < majority(len(keepers))
-
-    def _needed(self, keepers: tuple[str, ...]) -> int:
-        """
-        Return how many keepers of an id must agree: a majority.
-
-        In a site of two, this node alone is enough if its peer is known to be away (protocol rule
-        19).
-        """
-        me = self._members.name
-        if len(keepers) == 2 and me in keepers:
-            (other,) = (name for name in keepers if name != me)
-            if self._members.is_settled and self._reach.is_away(other):
-                return 1
-        return majority(len(keepers))
 
     # internal: a session that is somewhere
 
@@ -426,7 +345,7 @@ class SessionTakeovers:
         members, client_id = self._members, search.client_id
         entry = self._entry(search)
         keepers = members.keepers(client_id)
-        needed = self._needed(keepers)
+        needed = self.lookups.needed(keepers)
         stands: set[str] = set()
 
         def take(name: str, reply: Reply | None) -> bool:
