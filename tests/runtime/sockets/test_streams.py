@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from select import EPOLLOUT
 from typing import Any
 from unittest import mock
 
@@ -140,6 +141,11 @@ async def read_all(client: socket.socket) -> bytes:
         return b"".join(parts)
 
     return await asyncio.to_thread(read)
+
+
+def watched(poller: Poller) -> Any:
+    """The calls of the poller's epoll, while the block runs."""
+    return mock.patch.object(poller, "_epoll", wraps=poller._epoll, closed=False)
 
 
 # -- writing
@@ -289,6 +295,51 @@ async def test_a_paused_connection_is_not_read() -> None:
             assert (peer.received, peer.reason) == (b"", None)
             peer.transport.resumeProducing()
             await until(lambda: peer.reason is not None)
+
+
+@on_loop
+async def test_a_pause_in_which_nothing_comes_costs_no_system_call() -> None:
+    """The epoll is told by the first byte that comes in a pause, and only once."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        poller = bench.poller
+        with client, watched(poller) as epoll:
+            for sent in (b"a", b"b"):
+                peer.transport.pauseProducing()
+                assert peer.transport not in poller.getReaders()
+                peer.transport.resumeProducing()
+                client.sendall(sent)
+                await until(lambda sent=sent: peer.received.endswith(sent))
+            assert not epoll.unregister.called and not epoll.modify.called
+
+            peer.transport.pauseProducing()
+            client.sendall(b"c")
+            await until(lambda: epoll.unregister.called)
+            client.sendall(b"d")
+            peer.transport.resumeProducing()
+            await until(lambda: peer.received == b"abcd")
+            assert (epoll.unregister.call_count, epoll.register.call_count) == (1, 1)
+
+
+@on_loop
+async def test_what_comes_in_a_pause_keeps_no_writer_busy() -> None:
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        poller = bench.poller
+        with client, watched(poller) as epoll:
+            peer.transport.write(MUCH)
+            assert poller.getWriters() == [peer.transport]
+            peer.transport.pauseProducing()
+            client.sendall(b"a")
+            only_written = mock.call(peer.transport.fileno(), EPOLLOUT)
+            await until(lambda: only_written in epoll.modify.mock_calls)
+            received = 0
+            while received < len(MUCH):
+                received += len(await asyncio.to_thread(client.recv, 1 << 20))
+            await until(lambda: not poller.getWriters())
+            assert peer.received == b""
+            peer.transport.resumeProducing()
+            await until(lambda: peer.received == b"a")
 
 
 # -- batches

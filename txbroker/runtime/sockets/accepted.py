@@ -157,12 +157,13 @@ class AcceptedStream:
 
     def pauseProducing(self) -> None:
         """Stop reading."""
-        self.reactor.removeReader(self)
+        if not self._is_ending:
+            self.reactor.pause(self._descriptor)
 
     def resumeProducing(self) -> None:
         """Resume reading."""
         if not self._is_ending:
-            self.reactor.addReader(self)
+            self.reactor.resume(self._descriptor, self)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """Pause `producer` above `HIGH_MARK` waiting bytes; resume it when none wait."""

@@ -73,9 +73,11 @@ class Poller:
         self._loop = asyncio.get_running_loop()
         self._selector = Selector.of(self._loop)
         self._epoll = self._selector.join(self._wait)
-        # Indexed by file descriptor: the watched object; EPOLLIN, EPOLLOUT or both.
+        # Indexed by file descriptor: the watched object; EPOLLIN, EPOLLOUT or both; what the epoll
+        # reports, which may be more.
         self._watched: list[Any] = []
         self._interest = bytearray()
+        self._reported = bytearray()
         self._ending: deque[tuple[AcceptedStream, Exception]] = deque()
         self._is_end_due = False
         self._skipped: frozenset[int] = frozenset()
@@ -130,7 +132,22 @@ class Poller:
             self._make_room(number)
         self._epoll.register(number, EPOLLIN)
         self._watched[number] = stream
-        self._interest[number] = EPOLLIN
+        self._interest[number] = self._reported[number] = EPOLLIN
+
+    def pause(self, number: int) -> None:
+        """
+        End the reads of a connection; the epoll is told when the connection sends more.
+
+        Most clients send nothing while they wait for an answer. So most pauses cost no system call.
+        """
+        self._interest[number] &= ~EPOLLIN
+
+    def resume(self, number: int, stream: AcceptedStream) -> None:
+        """Read a paused connection again."""
+        if self._reported[number] & EPOLLIN:
+            self._interest[number] |= EPOLLIN
+        else:
+            self._add(stream, EPOLLIN)
 
     def readNow(self, stream: AcceptedStream, number: int) -> None:
         """Read a new connection at once: it often has sent bytes. An end is detected later."""
@@ -149,7 +166,7 @@ class Poller:
 
     def forget(self, number: int) -> None:
         """Drop a descriptor that is about to be closed, which removes it from the epoll."""
-        self._interest[number] = 0
+        self._interest[number] = self._reported[number] = 0
         self._watched[number] = None
 
     # from listening sockets
@@ -169,25 +186,32 @@ class Poller:
         if self._watched[number] is not descriptor:
             self._epoll.register(number, kind)
             self._watched[number] = descriptor
-            self._interest[number] = kind
-        elif not self._interest[number] & kind:
+            self._interest[number] = self._reported[number] = kind
+        else:
             self._interest[number] |= kind
-            self._epoll.modify(number, self._interest[number])
+            self._report(number)
 
     def _make_room(self, number: int) -> None:
         more = number + 1
         self._interest.extend(bytes(more))
+        self._reported.extend(bytes(more))
         self._watched.extend([None] * more)
 
     def _remove(self, descriptor: Pollable, kind: int) -> None:
         number = descriptor.fileno()
         if number < 0 or number >= len(self._watched) or self._watched[number] is not descriptor:
             return
-        if not self._interest[number] & kind:
-            return
         self._interest[number] &= ~kind
-        if self._interest[number]:
-            self._epoll.modify(number, self._interest[number])
+        self._report(number)
+
+    def _report(self, number: int) -> None:
+        """Have the epoll report what is of interest, and nothing else."""
+        interest = self._interest[number]
+        if interest == self._reported[number]:
+            return
+        self._reported[number] = interest
+        if interest:
+            self._epoll.modify(number, interest)
         else:
             # An epoll reports errors of each registered descriptor again and again.
             self._epoll.unregister(number)
@@ -244,6 +268,8 @@ class Poller:
 
     def _serve(self, number: int, events: int) -> None:
         watched, interest = self._watched, self._interest
+        if interest[number] != self._reported[number]:
+            self._report(number)
         descriptor = watched[number]
         # As with select(2), an error or a hang-up goes to whichever direction is watched.
         if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
