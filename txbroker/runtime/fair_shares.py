@@ -120,6 +120,7 @@ class FairShares:
         self._on_short: list[Callable[[bool], None]] = []
         self._late: list[tuple[float, int, ShareWorker]] = []
         self._new: Rotation[str, Newcomer] = Rotation()  # the late newcomers, by host
+        self._waiting = 0  # late workers and newcomers
         self._number = count()
         self._floor = 0.0  # use of the worker that is next
         self._top = 0.0  # the highest use of any worker
@@ -129,6 +130,7 @@ class FairShares:
         self._hurries = 0
         self._is_sync_awaited = False
         self._turn_length = TURN
+        self._stretch = min(SHARE, TURN)
         self._is_due = False
 
     @property
@@ -139,14 +141,14 @@ class FairShares:
     @property
     def is_crowded(self) -> bool:
         """True if so many newcomers wait that those that have left are dropped."""
-        return len(self._new) > CROWD
+        return self._new.count > CROWD
 
     @property
     def defers_newcomers(self) -> bool:
         """True if the node should accept no newcomer now: enough wait, or the turn is used up."""
         if self._late:
-            return len(self._new) >= ENOUGH
-        return bool(self._new) or self._spent >= self._turn_length
+            return self._new.count >= ENOUGH
+        return self._new.count > 0 or self._spent >= self._turn_length
 
     def when_hurried(self, action: Callable[[bool], None]) -> None:
         """Call `action` with True when reads must be small, with False when they need not be."""
@@ -185,8 +187,10 @@ class FairShares:
             worker.on_late()
             return
         is_new = worker.newcomer is not None
-        if is_new:
-            has_to_wait = bool(self._new) or not self._has_time_for_new
+        if not self._waiting:
+            has_to_wait = False
+        elif is_new:
+            has_to_wait = self._new.count > 0 or not self._has_time_for_new
         else:
             has_to_wait = bool(self._late) and self._used_by(worker) > self._floor
         if has_to_wait or self._spent >= self._turn_length:
@@ -205,6 +209,7 @@ class FairShares:
         is_short = bool(self._hurries) or self._is_sync_awaited
         if is_short != (self._turn_length == HURRIED):
             self._turn_length = HURRIED if is_short else TURN
+            self._stretch = min(SHARE, self._turn_length)
             # The spent part of a long turn may exceed a short turn. Without a new turn, that would
             # delay all arrivals until some worker ran.
             self._charge(0.0, is_new=False)
@@ -227,14 +232,15 @@ class FairShares:
         return self._floor if share is None else max(share.used, self._floor)
 
     def _run_worker(self, worker: ShareWorker, *, is_new: bool) -> None:
-        used = self._used_by(worker)
-        clock = self._worked if self._late else self._now  # `now` costs a tenth of `worked`
+        floor = self._floor
+        now = self._now
+        clock = self._worked if self._late else now  # `now` costs a tenth of `worked`
         began = clock()
         # A newcomer gets one packet while others wait, or a crowd of newcomers fills the turn.
-        if is_new and (self._late or self._new):
+        if is_new and self._waiting:
             self._until = 0.0
         else:
-            self._until = self._now() + min(SHARE, self._turn_length)
+            self._until = (began if clock is now else now()) + self._stretch
         try:
             has_more = worker.work()
         finally:
@@ -243,8 +249,8 @@ class FairShares:
         if (took > LIGHT and not is_new) or has_more:
             share = worker.share
             if share is None:
-                share = worker.share = FairShare(used)
-            share.used = used + took
+                share = worker.share = FairShare(floor)
+            share.used = max(share.used, floor) + took
             self._top = max(self._top, share.used)
         if has_more:
             self._defer(worker)
@@ -263,6 +269,7 @@ class FairShares:
             self._new.add(newcomer.host(), newcomer)
         else:
             heappush(self._late, (used, next(self._number), worker))
+        self._waiting += 1
         if newcomer is None or self.is_crowded:
             worker.on_late()
         self._tell(self._waiting)
@@ -284,10 +291,6 @@ class FairShares:
             if self._waiting:
                 self._be_due()
 
-    @property
-    def _waiting(self) -> int:
-        return len(self._late) + len(self._new)
-
     def _work_off(self) -> None:
         while self._waiting and self._spent < self._turn_length:
             worker = self._next()
@@ -305,7 +308,8 @@ class FairShares:
         self._tell(self._waiting)
 
     def _next(self) -> ShareWorker | None:
-        if self._new and self._has_time_for_new:
+        self._waiting -= 1
+        if self._new.count and self._has_time_for_new:
             return self._next_newcomer()
         used, _, worker = heappop(self._late)
         self._floor = max(self._floor, used)

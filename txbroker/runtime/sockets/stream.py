@@ -199,7 +199,7 @@ class StreamPort(Port):
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
             return
-        while len(self._waiting) < MOST_WAITING:
+        while self._waiting.count < MOST_WAITING:
             try:
                 descriptor, host = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
@@ -218,18 +218,19 @@ class StreamPort(Port):
     def _pass_on(self) -> None:
         """Make connections of the waiting descriptors, as far as the factory wants them now."""
         taken = 0
-        while self._waiting and taken < ACCEPTS and self._is_wanted():
+        waiting = self._waiting
+        while waiting.count and taken < ACCEPTS and self._is_wanted():
             try:
-                taken += self._accept(self._waiting.next())
+                taken += self._accept(waiting.next())
             except Exception:  # An error of one connection must not stop the port.
                 log.exception("stream.failed")
                 taken += 1
-        if self._waiting and not self._is_due:
+        if waiting.count and not self._is_due:
             self._is_due = True
             self._poller.soon(self._go_on_passing)
 
     def _is_wanted(self) -> bool:
-        return self._puts_off is None or len(self._waiting) > FEW or not self._puts_off()
+        return self._puts_off is None or self._waiting.count > FEW or not self._puts_off()
 
     def _go_on_passing(self) -> None:
         self._is_due = False
