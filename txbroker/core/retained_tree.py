@@ -101,7 +101,11 @@ class RetainedTree(Generic[V]):
 
     def walk(self, topic_filter: str) -> Iterator[tuple[bytes, V] | None]:
         """The same step by step; None: a step has found nothing, and there may be very many."""
-        levels = topic_filter.encode().split(b"/")
+        name = topic_filter.encode()
+        if b"+" not in name and b"#" not in name:
+            yield self.entry(name)
+            return
+        levels = name.split(b"/")
         # What all names begin with, how many levels those are, and where to look from.
         stack = [(b"", 0, b"")]
         while stack:

@@ -160,6 +160,8 @@ class ResolverCache:
 
     def met_by(self, topic_filter: str) -> list[Route]:
         """Return the routes of all known zones within which the filter may match."""
+        if len(self._routes) == 1:
+            return [self._routes[""]]
         return [self._routes[""], *map(self._routes.__getitem__, self._apexes.met_by(topic_filter))]
 
     def first(self, prefix: str) -> Route:

@@ -288,7 +288,8 @@ class ClientSessions:
         that, `refuse` is called instead (see `SessionConnect.connect`). If both were accepted, the
         end of the earlier connection would drop or publish the will of the later one.
         """
-        client_id, clean = packet.client_id, packet.is_clean
+        client_id, expiry = packet.client_id, packet.expiry
+        clean = packet.clean_session and expiry == 0
         earlier = self._arriving.pop(client_id, None)
         if earlier is not None:
             earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
@@ -308,7 +309,7 @@ class ClientSessions:
             old = None
         session = self.new_session(client_id, clean) if old is None else old
         self.sessions[client_id] = session
-        session.level, session.expiry = packet.protocol_level, packet.expiry
+        session.level, session.expiry = packet.protocol_level, expiry
         if clean and not ends_kept:
             session.will = packet.will
             accept(session, False)
@@ -317,7 +318,7 @@ class ClientSessions:
             session.away_since = self._timers.now()  # until `attach`: the client may be gone
             self.session_store.mark_seen(session)
             self.session_store.save_soon()
-        elif old is not None and packet.expiry is not None:
+        elif old is not None and expiry is not None:
             self.session_store.save_all(session)  # a crash must not leave it with an earlier expiry
         # No client has been told of a session that the earlier CONNECT began, so it is not present.
         present = old is not None and (earlier is None or earlier.present)

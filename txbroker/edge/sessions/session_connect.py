@@ -89,13 +89,15 @@ class SessionConnect:
             return None
         directory = self._directory
         self._clients.make_way(client_id)
-        if packet.clean_session and not packet.is_clean:
+        is_clean = packet.clean_session
+        if is_clean and packet.expiry != 0:
             return self._begin_anew(packet, accept, refuse, drop_if_gone, host)
-        if directory.members.is_only and self._has_nothing_to_keep(packet):
+        if not is_clean and directory.members.is_only and self._has_nothing_to_keep(packet):
             packet = attrs.evolve(packet, clean_session=True)
-        if packet.clean_session and directory.clearings.is_needed(client_id):
+            is_clean = True
+        if is_clean and directory.clearings.is_needed(client_id):
             return self._clear(ConnectAttempt(packet, accept, refuse, drop_if_gone, host))
-        if packet.clean_session or directory.is_here(client_id):
+        if is_clean or directory.is_here(client_id):
             self._clients.connect(packet, accept, refuse)
             return None
         attempt = ConnectAttempt(packet, accept, refuse, drop_if_gone, host)

@@ -67,13 +67,8 @@ class ConnectAdmission(ConnectionOutput):
 
     def _on_connect(self, packet: Connect) -> None:
         self._level = self.packet_writer.level = packet.protocol_level
-        self._limit_output(packet.properties)
-        if packet.properties.authentication_method is not None:
-            raise ProtocolViolation(
-                "MQTT-4.12.0-1",
-                "No authentication method is known here.",
-                reason_code=ReasonCode.BAD_AUTHENTICATION_METHOD,
-            )
+        if self._level >= LEVEL_5:
+            self._on_connect_properties(packet.properties)
         if (
             self._service.checks_utf8
             and packet.will is not None
@@ -112,13 +107,19 @@ class ConnectAdmission(ConnectionOutput):
             reason = f"A client id does not begin with {GROUP_PREFIX}, as groups have such ids."
             raise ProtocolViolation("[MQTT-3.1.3-8]", reason, code, reason_code=invalid)
 
-    def _limit_output(self, asked: Properties) -> None:
+    def _on_connect_properties(self, asked: Properties) -> None:
         """Note what the client can receive, before the first packet goes to it."""
         self._is_brief = asked.request_problem_information is False
         self.packet_writer.max_packet = asked.maximum_packet_size or 0
         most = self._service.topic_aliases
         self.packet_writer.alias_maximum = min(asked.topic_alias_maximum or 0, most)
         self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
+        if asked.authentication_method is not None:
+            raise ProtocolViolation(
+                "MQTT-4.12.0-1",
+                "No authentication method is known here.",
+                reason_code=ReasonCode.BAD_AUTHENTICATION_METHOD,
+            )
 
     def _accept(self, packet: Connect, is_assigned: bool, session: Session, present: bool) -> None:
         """Answer CONNACK and attach the session, which is durable if it must be."""

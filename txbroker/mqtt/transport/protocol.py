@@ -127,9 +127,7 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
         self._is_working = True
         try:
             # A client may send further packets before CONNACK (3.1.4): these wait for its session.
-            while self._may_work() and not is_over:
-                if not self._step():
-                    break
+            while not is_over and self._may_work() and self._step():
                 is_over = self._service.shares.is_over
         except ProtocolViolation as violation:
             self._on_violation(violation)

@@ -23,7 +23,7 @@ from txbroker.mqtt.wire.decoder import (
 )
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.packets import LEVEL_5, Suback, Subscribe, Unsuback, Unsubscribe
-from txbroker.mqtt.wire.properties import Properties
+from txbroker.mqtt.wire.properties import NO_PROPERTIES, Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import SUBACK_FAILURE, ProtocolViolation
 from txbroker.mqtt.wire.subscription_options import QOS_BITS
@@ -127,8 +127,10 @@ class _SubscribeAnswer:
 
     def leave(self) -> None:
         """Send the SUBACK [MQTT-3.8.4-1]."""
-        pending = tuple((PENDING_ZONE, apex) for apex in self._zones)
-        properties = Properties(user_properties=pending)
+        properties = NO_PROPERTIES
+        if self._zones:
+            pending = tuple((PENDING_ZONE, apex) for apex in self._zones)
+            properties = Properties(user_properties=pending)
         self._send(Suback(self._packet_id, tuple(self.codes), properties))
 
 

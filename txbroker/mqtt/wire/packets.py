@@ -70,11 +70,6 @@ class Connect:
         expiry = self.properties.session_expiry or 0
         return None if expiry == FOREVER else expiry
 
-    @property
-    def is_clean(self) -> bool:
-        """True if the session is new, and ends with its connection."""
-        return self.clean_session and self.expiry == 0
-
 
 @attrs.frozen
 class Connack:
