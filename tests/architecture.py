@@ -54,8 +54,9 @@ ARROWS = {
         "model mqtt/wire core runtime storage mqtt/session edge/sessions runtime/sockets"
     ),
     "delegation/rpc": (
-        "model mqtt/wire core delegation journal runtime authority config storage journal/store rpc"
-        " delegation/state data directory edge/sessions directory/rpc edge/local mqtt/transport"
+        "model mqtt/wire core delegation runtime authority config storage journal/store rpc"
+        " delegation/state data directory edge/routing edge/store edge/sessions directory/rpc"
+        " edge/local mqtt/transport"
     ),
     "journal/history": (
         "model mqtt/wire core delegation journal runtime authority storage journal/store"

@@ -212,6 +212,8 @@ class ControlPlane:
             authority=self._authority,
             data_directory=node_base.data_directory,
             tasks=node_base.tasks,
+            outboxes=self._edge_role.edge.outboxes,
+            store=self._edge_role.outbox_store,
             publish=self._edge_role.edge.publish,
         )
 

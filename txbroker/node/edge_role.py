@@ -17,6 +17,7 @@ from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.edge.store.journal_outbox import JournalOutboxes
 from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
 from txbroker.journal.history.journal_reader import JournalReader
 from txbroker.link.dialer import Dialer
@@ -69,6 +70,7 @@ class EdgeRole:
             now=node_base.timers.now,
         )
         self.reporter = EventLog()
+        self.outbox_store = JournalOutboxes(node_base.data_directory.outboxes)
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
         node_base.sockets.wire_owners(Route.sender)
@@ -175,7 +177,7 @@ class EdgeRole:
                 message_clock=node_base.data_directory.message_clock,
             ),
             reader=self.reader,
-            outbox_store=node_base.data_directory.outboxes,
+            outbox_store=self.outbox_store,
             again=lambda: flush_queue.mark_next(worker),
             limits=edge_limits(node_base.config),
             ledger=node_base.data_directory.ledger,

@@ -93,6 +93,12 @@ class OutboxManager:
             self._adopt(state, log, is_restored=True)
         self._on_zones_changed("")
 
+    def adopt(self, state: OutboxState, log: OutboxLog) -> None:
+        """Drain an outbox that has all its entries, and may have been drained in part."""
+        self._adopt(state, log, is_restored=True)
+        self._reporter.event("outbox.opened", zone=state.zone)
+        self._draining.assign()
+
     def save(self) -> None:
         """Save, once a second, how far the drains have come; a start then repeats few reads."""
         for outbox in list(self._outboxes):
