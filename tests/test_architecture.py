@@ -34,8 +34,8 @@ PURE = frozenset(_PURE_FOLDERS.split())
 
 _PURE_FILES = """
     link.batch_headers link.delivery_receiver link.delivery_sender link.frames link.interest_answers
-    link.link_client link.link_hello link.link_port link.link_server link.owner_checks
-    link.publish_receiver link.publish_sender
+    link.held_answers link.link_client link.link_hello link.link_port link.link_server
+    link.owner_checks link.publish_receiver link.publish_sender
     pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page
     pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.link_convert
     runtime.backpressure runtime.deadlines runtime.fair_shares runtime.flush_queue

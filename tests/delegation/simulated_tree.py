@@ -11,7 +11,7 @@ expected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -32,7 +32,7 @@ from txbroker.delegation.procedure import (
     SendMessage,
     locked,
 )
-from txbroker.delegation.zone_snapshot import StagedZone
+from txbroker.delegation.zone_snapshot import MarkKey, StagedZone
 from txbroker.model.errors import NoRoom, PeerError, StoreError
 from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
@@ -313,6 +313,10 @@ class Node:
         if staged_zone is not None:
             self.absorb_zone()
         zone.open(node_grant.epoch)
+
+    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+        assert not marks, "no publish stream of this tree has a mark"
+        return True
 
     def _absorbed(self) -> None:
         try:

@@ -20,6 +20,7 @@ from txbroker.delegation.peer_checks import (
     check,
     check_below,
     check_filters,
+    check_marks_above,
     check_near,
     check_part,
     check_passages,
@@ -299,3 +300,12 @@ def test_what_edges_want_of_a_zone_is_of_that_zone(incarnation: int, topic_filte
         else:
             with pytest.raises(PeerError):
                 checked_snapshot(snapshot, "home")
+
+
+def test_a_parent_tells_no_mark_of_a_stream_to_the_childs_own_zone() -> None:
+    """The child would take a publish for one that it has."""
+    will = mark_of_will(("owner", 1, 2))
+    check_marks_above("home/loft", [(("e", 1, "", 1), 5), (("e", 1, "home", 1), 5), (will, 1)])
+    for zone in ("home/loft", "home/loft/shed"):
+        with pytest.raises(PeerError):
+            check_marks_above("home/loft", [(("e", 1, zone, 1), 5)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -148,6 +148,9 @@ class MemoryJournal:
     def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
         self.noted.append(f"absorbed {apex}")
         self._keep_claims()
+
+    def store_marks(self, marks: Mapping[MarkKey, int]) -> None:
+        self.noted.append(f"{len(marks)} marks")
 
     def _keep_claims(self) -> None:
         assert self.authority is not None

@@ -19,7 +19,7 @@ Each mark stays at or below the one before it, at the end of every turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from txbroker.authority.accepted_wills import AcceptedWills
@@ -35,11 +35,12 @@ from txbroker.authority.subtree_transfer import SubtreeTransfer
 from txbroker.authority.zone_scope import ZoneScope
 from txbroker.core import Router, Run
 from txbroker.delegation.delegation_table import DelegationTable
-from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
+from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone, will_of_mark
 from txbroker.journal.zone_journal import Record, Unclaimed, ZoneJournal
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.topics import is_below
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import run_all
@@ -179,6 +180,14 @@ class Authority:
     def cut_for(self, topic: str) -> ZoneCut | None:
         """Return the cut of a refused topic; None if the zone itself is another node's."""
         return self._table.lookup(topic) if self.serving else None
+
+    def has_forgotten(self, zone: str) -> bool:
+        """
+        True if streams were opened for a zone here of which this node has never heard.
+
+        Its table is from a lost or an older disk. Another node may own the zone.
+        """
+        return is_below(zone, self.apex) and not self._table.epoch_of(zone)
 
     def cuts(self) -> tuple[ZoneCut, ...]:
         """Return every cut of the zone."""
@@ -385,19 +394,22 @@ class Authority:
         self.retained.discard_within(apex)
         for message in received_zone.retained.values():
             self.retained.set(message)
-        # A mark that came back is older than this zone's own: the earlier handover had carried it
-        # away.
-        news = {
-            key: last
-            for key, last in received_zone.marks.items()
-            if last > self.marks.get(key, 0) and not self.wills.is_known(key)
-        }
-        self.marks.update(news)
-        self.wills.add(news)
+        news = self._add_marks(received_zone.marks)
         for interest in received_zone.interests:
             self.peers.inherit(apex, interest, self.delivered)
         self._zone_scope.judge_anew()
         self._journal.store_absorbed(apex, news)
+
+    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+        """
+        Add the marks of a parent that had forgotten this zone; return False if there is no room.
+
+        They are durable with the next group commit.
+        """
+        if not self.reception.may_begin(k for k in marks if will_of_mark(k) is None):
+            return False
+        self._journal.store_marks(self._add_marks(marks))
+        return True
 
     def unclaimed(self) -> Iterable[Unclaimed]:
         """
@@ -407,6 +419,19 @@ class Authority:
         return self.peers.unclaimed()
 
     # internal
+
+    def _add_marks(self, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
+        """Add the marks that are news here, and return these."""
+        # A mark that came back is older than this zone's own: the earlier handover had carried it
+        # away.
+        news = {
+            key: last
+            for key, last in marks.items()
+            if last > self.marks.get(key, 0) and not self.wills.is_known(key)
+        }
+        self.marks.update(news)
+        self.wills.add(news)
+        return news
 
     def _recover(self, epoch: int, received_zone: ReceivedZone | None) -> None:
         came_from = None

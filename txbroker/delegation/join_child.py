@@ -5,9 +5,11 @@ Theory of operation. The child announces what it has, and reads replies until on
 
 1. Parts of the zone's state, then the fence: the parent hands the zone over. The child makes the
    state durable and confirms (`delegation.handover`).
-2. Granted: the child saves the grant, opens the zone, and remembers the parent. The stream stays.
-3. Moved: the child saves the named parent, and asks that one next.
-4. Refused: the caller suspends the zone, and the child asks again after a pause.
+2. Marks: the parent had forgotten the zone, and took publishes for it. The child makes the marks of
+   their streams durable, and confirms.
+3. Granted: the child saves the grant, opens the zone, and remembers the parent. The stream stays.
+4. Moved: the child saves the named parent, and asks that one next.
+5. Refused: the caller suspends the zone, and the child asks again after a pause.
 
 An answer of a stranger at the parent's address decides nothing. A child that dies between two steps
 announces at its next start what its disk has: the last epoch, and the epoch that it has prepared.
@@ -28,6 +30,8 @@ from txbroker.delegation.join_messages import (
     HandoverFence,
     JoinGranted,
     ParentAnswer,
+    StreamMarks,
+    ZoneReceived,
 )
 from txbroker.delegation.join_rules import Applicant, JoinRefused, ZoneElsewhere
 from txbroker.delegation.node_grant import NodeGrant
@@ -38,9 +42,16 @@ from txbroker.delegation.peer_checks import (
     check_epochs,
     check_near,
 )
-from txbroker.delegation.procedure import Procedure, ReceiveMessage, SendMessage, report, warn
+from txbroker.delegation.procedure import (
+    AwaitStored,
+    Procedure,
+    ReceiveMessage,
+    SendMessage,
+    report,
+    warn,
+)
 from txbroker.delegation.timeouts import ANNOUNCE_STEP, HANDOVER_STEP
-from txbroker.delegation.zone_snapshot import ReceivedZone, ZoneSnapshot
+from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone, ZoneSnapshot
 from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
 
@@ -50,6 +61,13 @@ class GrantedNode(ReceivingNode, Protocol):
 
     def serve_grant(self) -> None:
         """Serve the zone at the epoch of the node grant, from this turn on."""
+
+    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+        """
+        Add marks of publish streams to those of the zone; return False if there is no room.
+
+        A zone that is not open takes none.
+        """
 
 
 @attrs.frozen(kw_only=True)
@@ -94,6 +112,7 @@ class JoinChild:
         """
         yield SendMessage(message=announcement_of(self._node_grant), seconds=ANNOUNCE_STEP)
         received_zone = ReceivedZone()
+        marks: dict[MarkKey, int] = {}
         while True:
             match (yield ReceiveMessage(seconds=HANDOVER_STEP)):
                 case None:
@@ -102,18 +121,37 @@ class JoinChild:
                     received_zone.merge(part)
                 case HandoverFence() as fence:
                     yield from receive_zone(self._node_grant, self._node, received_zone, fence)
+                case StreamMarks() as told:
+                    marks.update(told.marks)
+                    yield from self._take_marks(marks)
                 case ParentAnswer() as answer:
-                    return (yield from self._accept(parent, answer))
+                    return (yield from self._accept(parent, answer, marks))
 
     # internal
 
-    def _accept(self, parent: str, reply: ParentAnswer) -> Procedure[JoinEnd]:
+    def _take_marks(self, marks: Mapping[MarkKey, int]) -> Procedure[None]:
+        """
+        Make marks durable, and confirm them.
+
+        The parent took these streams' publishes, and hands them on. An edge that never heard of
+        that asks here, and would send them once more.
+        """
+        node_grant = self._node_grant
+        if not self._node.take_marks(marks):
+            yield from warn("zone.marks_refused", zone=node_grant.zone, marks=len(marks))
+        yield AwaitStored(seconds=HANDOVER_STEP)
+        yield SendMessage(message=ZoneReceived(epoch=node_grant.epoch), seconds=HANDOVER_STEP)
+
+    def _accept(
+        self, parent: str, reply: ParentAnswer, marks: Mapping[MarkKey, int]
+    ) -> Procedure[JoinEnd]:
         if self._is_strange(reply):
             return ParentStrange(peer="" if reply.who is None else reply.who.node)
         match reply.answer:
             case JoinGranted() as granted:
                 self._save_grant(granted)
                 self._node.serve_grant()
+                self._node.take_marks(marks)  # a zone that opens just now has none of them
                 zone = self._node_grant.zone
                 yield from report("join.granted", zone=zone, epoch=granted.epoch)
                 yield from self._meet(parent, reply.who)

@@ -7,7 +7,7 @@ import attrs
 from txbroker.delegation.delegation_table import DelegationState
 from txbroker.delegation.grant_state import KnownRoot
 from txbroker.delegation.join_rules import Applicant, JoinRefused, ZoneElsewhere
-from txbroker.delegation.zone_snapshot import ZoneSnapshot
+from txbroker.delegation.zone_snapshot import MarkKey, ZoneSnapshot
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.zone_cut import ZoneCut
 
@@ -18,12 +18,25 @@ class Announcement:
     The first message of a child.
 
     `owns_zone`: False for a pure edge, whose zone is "". `granted_by`: the last parent's zone, at
-    the epoch that this parent last reported.
+    the epoch that this parent last reported. `takes_marks`: the child confirms `StreamMarks`; False
+    for an older node.
     """
 
     applicant: Applicant
     owns_zone: bool = True
     granted_by: JournalId | None = None
+    takes_marks: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class StreamMarks:
+    """
+    Marks of publish streams, some thousands at most, before the grant of a forgotten zone.
+
+    The child confirms them with `ZoneReceived`.
+    """
+
+    marks: tuple[tuple[MarkKey, int], ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +55,7 @@ class HandoverFence:
 
 @attrs.frozen(kw_only=True)
 class ZoneReceived:
-    """The child's message that the zone's complete state is durable at the child."""
+    """The child's message that the zone's complete state, or each mark, is durable there."""
 
     epoch: int
 
@@ -82,4 +95,4 @@ class ParentAnswer:
 
 
 ChildMessage = Announcement | ZoneReceived
-ParentMessage = ZoneSnapshot | HandoverFence | ParentAnswer
+ParentMessage = ZoneSnapshot | HandoverFence | StreamMarks | ParentAnswer

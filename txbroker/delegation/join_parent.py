@@ -4,8 +4,9 @@ The parent's answer to a node that asks for a zone, from its announcement to the
 Theory of operation. The steps, all of them under the node's lock on changes of ownership:
 
 1. The rules decide (`delegation.join_rules`): refused, elsewhere, renewed or handed over.
-2. Renewed: the grant is saved, then edges hear of the cut. Publishes that this node accepted for a
-   forgotten delegation continue to the child.
+2. Renewed: the grant is saved, then edges hear of the cut. A forgotten delegation is fenced before,
+   and the child confirms the marks of all publish streams here. Publishes that this node accepted
+   for the zone continue to the child.
 3. Handed over: see `delegation.handover`.
 4. A branch of the child that an operator reclaimed is settled. Until the child's zone is open
    again, no reader asks the child for the branch.
@@ -24,7 +25,12 @@ import attrs
 
 from txbroker.delegation.grant_state import Strays
 from txbroker.delegation.handover import HandedOverZone, HandoverNode, HandoverParent
-from txbroker.delegation.join_messages import Announcement, JoinGranted
+from txbroker.delegation.join_messages import (
+    Announcement,
+    JoinGranted,
+    StreamMarks,
+    ZoneReceived,
+)
 from txbroker.delegation.join_rules import (
     APEXES,
     Applicant,
@@ -37,10 +43,24 @@ from txbroker.delegation.join_rules import (
     kept_below,
 )
 from txbroker.delegation.node_grant import NodeGrant
-from txbroker.delegation.procedure import LogEvent, Procedure, Releasable, locked
+from txbroker.delegation.procedure import (
+    AwaitSettled,
+    LogEvent,
+    Procedure,
+    ReceiveMessage,
+    Releasable,
+    SendMessage,
+    locked,
+)
+from txbroker.delegation.timeouts import HANDOVER_STEP
+from txbroker.delegation.zone_snapshot import MarkKey, will_of_mark
 from txbroker.model.log_position import JournalId
+from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
+
+MARKS_AT_ONCE = 10_000
+"""Marks in one message, well below gRPC's limit."""
 
 
 class RetainedValues(Protocol):
@@ -54,6 +74,10 @@ class GrantingZone(HandedOverZone, Protocol):
     """The zone of the node that answers."""
 
     offset: int
+
+    @property
+    def marks(self) -> Mapping[MarkKey, int]:
+        """Return the mark of each publish stream."""
 
     @property
     def retained(self) -> RetainedValues:
@@ -143,31 +167,69 @@ class JoinParent:
             self._node_grant.save()
 
     def _renew(self, renewed: GrantRenewed, announcement: Announcement) -> Procedure[None]:
-        node_grant, zone = self._node_grant, self._zone
+        node_grant = self._node_grant
         applicant, cut = announcement.applicant, renewed.cut
         told = self._cuts_below(applicant)
         below = kept_below(node_grant.table, cut.apex, told)
         if below != told:
             yield from report_over_limit(cut.apex)
-        granted_by = announcement.granted_by or JournalId("", 0)
-        earlier = self._strays.earlier(granted_by)
         known = node_grant.table.get(cut.apex)
-        if known is not None and known.cut == cut and known.below == below:
-            return
-        before = applicant.last_epoch if applicant.restored else 0
-        strays = node_grant.renew(
-            cut, below, zone.offset, since=renewed.since, before=before, earlier=earlier
-        )
-        retained = []
         if known is None:
+            yield from self._renew_forgotten(renewed, below, announcement)
+        elif known.cut != cut or known.below != below:
+            before = applicant.last_epoch if applicant.restored else 0
+            node_grant.renew(cut, below, self._zone.offset, since=renewed.since, before=before)
+            self._zone.announce(cut)
+
+    def _renew_forgotten(
+        self, renewed: GrantRenewed, below: tuple[ZoneCut, ...], announcement: Announcement
+    ) -> Procedure[None]:
+        """
+        Grant a zone that this node had forgotten, and served meanwhile.
+
+        The fence lies before the marks and before the strays' last record. A publish in between
+        would be handed on, and its edge, which asks the child for its mark, would send it again.
+        """
+        node_grant, zone, cut = self._node_grant, self._zone, renewed.cut
+        outgoing = zone.subtrees.prepare(cut.apex)
+        try:
+            zone.subtrees.fence(outgoing)
+            yield AwaitSettled()
+            if announcement.takes_marks:
+                yield from self._tell_marks(cut.apex)
+            if not zone.serving:
+                raise ConnectionError("the parent has lost its own zone")
+            applicant, granted_by = announcement.applicant, announcement.granted_by
+            strays = node_grant.renew(
+                cut,
+                below,
+                zone.offset,
+                since=renewed.since,
+                before=applicant.last_epoch if applicant.restored else 0,
+                earlier=self._strays.earlier(granted_by or JournalId("", 0)),
+            )
             retained = list(zone.retained.within(cut.apex))
             zone.discard_retained(cut.apex)
             zone.announce_found(cut)
-        else:
-            zone.announce(cut)
+        finally:
+            zone.subtrees.roll_back(outgoing)
         if strays:
             # A restored copy has values of before the delegation, which are older than the child's.
             self._strays.collect(strays, () if node_grant.is_copy else retained)
+
+    def _tell_marks(self, apex: str) -> Procedure[None]:
+        """Tell the child the marks of all streams but those to its own zone."""
+        marks = tuple(
+            (key, sequence)
+            for key, sequence in self._zone.marks.items()
+            if will_of_mark(key) is not None or not is_within(key[2], apex)
+        )
+        for first in range(0, len(marks), MARKS_AT_ONCE):
+            some = StreamMarks(marks=marks[first : first + MARKS_AT_ONCE])
+            yield SendMessage(message=some, seconds=HANDOVER_STEP)
+            answer = yield ReceiveMessage(seconds=HANDOVER_STEP)
+            if not isinstance(answer, ZoneReceived):
+                raise ConnectionError("the child did not confirm")
 
     def _cuts_below(self, applicant: Applicant) -> tuple[ZoneCut, ...]:
         """

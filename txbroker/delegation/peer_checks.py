@@ -155,6 +155,17 @@ def check_snapshot(apex: str, snapshot: ZoneSnapshot) -> None:
                 raise PeerError(f"{_short(topic_filter)} matches nothing in zone {_short(apex)}")
 
 
+def check_marks_above(apex: str, marks: Iterable[tuple[MarkKey, int]]) -> None:
+    """
+    Check the marks that a parent tells its child of zone `apex`; raises `PeerError`.
+
+    The child alone knows what it accepted of streams to its own zone.
+    """
+    for key, _ in marks:
+        if will_of_mark(key) is None and is_within(key[2], apex):
+            raise PeerError(f"a parent has no mark of a stream to zone {_short(key[2])}")
+
+
 def marks_within(apex: str, marks: Mapping[MarkKey, int]) -> dict[MarkKey, int]:
     """
     Return the marks that a node may report when the node gives its zone back.

@@ -195,6 +195,9 @@ class ZoneJournal(Protocol):
         Other records that wait for the disk do not concern the subtree.
         """
 
+    def store_marks(self, marks: Mapping[MarkKey, int]) -> None:
+        """Store marks that another node told; durable with the next group commit."""
+
     def reserve_reclaimed(self, apex: str, offset: int) -> None:
         """Reserve the records above this offset for edges that are not known here."""
 

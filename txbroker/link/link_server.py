@@ -30,6 +30,7 @@ from txbroker.link.frames import (
     encode_frame,
     link_error,
 )
+from txbroker.link.held_answers import HeldAnswers
 from txbroker.link.link_hello import (
     check_claims,
     check_interest,
@@ -85,6 +86,7 @@ class LinkServer(LinkPort):
         self._packet_reader = self._reader.packet_reader
         self._packet_reader.most = CREDIT_BYTES
         super().__init__(host, self._packet_reader, write=write, close=close)
+        self._asks = HeldAnswers(host.authority.has_forgotten, self._answer)
         self._has_hello = False
         self._mark: MarkKey
         self._held: deque[LinkFrame | Publish | Run] = deque()
@@ -172,6 +174,7 @@ class LinkServer(LinkPort):
     def beat(self) -> None:
         """Report credit and position of an edge with little traffic, as a second has passed."""
         self._is_credit_due = True
+        self._asks.beat()
         self._host.mark_dirty(self)
         reached = self._authority.delivered
         if self.peer is not None and reached != self._reached and not self._is_over:
@@ -232,7 +235,7 @@ class LinkServer(LinkPort):
             case "open_stream":
                 self._intake.on_open_stream(frame.open_stream, peer.edge)
             case "ask":
-                self._on_ask(frame.ask)
+                self._asks.ask(frame.ask)
             case "restart":
                 self._intake.on_restart(frame.restart)
             case "interest":
@@ -331,20 +334,20 @@ class LinkServer(LinkPort):
             return
         self._deliveries.peer = self.peer
         self._host.groups.on_edge(self)
-        self._write(encode_frame(welcome(authority, self._known_marks(in_doubt))))
+        known = self._marks_of(self._asks.known(map(key_from_mark, in_doubt)))
+        self._write(encode_frame(welcome(authority, known)))
         for one in back:
             self._enqueue_frame(gone(one))
         self._catch_up(caught_up)
         self._enqueue_frame(online(authority, missed=caught_up.missed))
 
-    def _on_ask(self, ask: link_pb2.Ask) -> None:
+    def _answer(self, ask: link_pb2.Ask) -> None:
         # The marks acknowledge publishes, as in a Welcome: they must be durable first.
         self._authority.in_order(lambda: self._send(self._marks(ask)))
 
     def _marks(self, ask: link_pb2.Ask) -> bytes:
-        marks = link_pb2.Marks(request=ask.request, marks=self._known_marks(ask.in_doubt))
-        return encode_frame(LinkFrame(marks=marks))
+        found = self._marks_of(map(key_from_mark, ask.in_doubt))
+        return encode_frame(LinkFrame(marks=link_pb2.Marks(request=ask.request, marks=found)))
 
-    def _known_marks(self, asked: Iterable[types_pb2.Mark]) -> list[types_pb2.Mark]:
-        keys = [key_from_mark(mark) for mark in asked]
+    def _marks_of(self, keys: Iterable[MarkKey]) -> list[types_pb2.Mark]:
         return [mark_to_wire(key, self._authority.marks.get(key, 0)) for key in keys]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -114,6 +114,9 @@ class Journal(MemoryJournal):
         return super().open(epoch, predecessor)
 
     def store_absorbed(self, apex: str, marks: dict[MarkKey, int]) -> None:
+        self.store_marks(marks)
+
+    def store_marks(self, marks: Mapping[MarkKey, int]) -> None:
         self.state = ZoneState(marks={**self.state.marks, **marks})
 
 

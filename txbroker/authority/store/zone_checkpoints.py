@@ -11,7 +11,7 @@ together with their checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -170,15 +170,19 @@ class ZoneCheckpoint:
         for topic in fresh | {topic for topic in known if is_within(topic, apex)}:
             self._put_retained(topic, authority.retained.entry(topic))
             self._changed.discard(topic)
-        for key, sequence in marks.items():
-            self._marks.put(mark_name(key), mark_value(key, sequence))
-        self._told_marks.update(marks)
+        self.store_marks(marks)
         for entry in authority.unclaimed():
             if apex in entry.apexes:
                 self._put_unclaimed(entry.interest.edge, entry)
         # The journal's records of the subtree up to here date from an earlier time: a replay must
         # skip them.
         self._state.put(_ABSORBED + apex.encode(), self._given.to_bytes(8))
+
+    def store_marks(self, marks: Mapping[MarkKey, int]) -> None:
+        """Store marks that another node told; durable with the next commit."""
+        for key, sequence in marks.items():
+            self._marks.put(mark_name(key), mark_value(key, sequence))
+        self._told_marks.update(marks)
 
     def close(self) -> None:
         """Write the last checkpoint in one go."""

@@ -193,6 +193,10 @@ class ZoneStore:
             if apex in entry.apexes:
                 self.add_edge(entry.interest.edge, entry.apexes[apex])
 
+    def store_marks(self, marks: Mapping[MarkKey, int]) -> None:
+        """Store marks that another node told; durable with the next commit."""
+        self.checkpoint.store_marks(marks)
+
     def reserve_reclaimed(self, apex: str, offset: int) -> None:
         """Reserve the records above this offset for edges that are not known here."""
         if self._part is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
@@ -44,7 +44,7 @@ from txbroker.delegation.rpc.parent_stream import ParentStream
 from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.delegation.timeouts import FIRST_PAUSE, LONGEST_PAUSE, LOST_AFTER
-from txbroker.delegation.zone_snapshot import StagedZone
+from txbroker.delegation.zone_snapshot import MarkKey, StagedZone
 from txbroker.directory.members import Members
 from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import NoRoom, PeerError, StoreError
@@ -223,6 +223,11 @@ class JoinClient:
         """Serve the zone at the epoch of the node grant, from this turn on."""
         self._on_granted()
         self._flush_queue.end()
+
+    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+        """Add marks to those of the open zone; return False if there is no room."""
+        authority = self._authority
+        return authority is None or not authority.serving or authority.take_marks(marks)
 
     # from operators
 

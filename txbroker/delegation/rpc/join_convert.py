@@ -12,16 +12,18 @@ from txbroker.delegation.join_messages import (
     JoinGranted,
     ParentAnswer,
     ParentMessage,
+    StreamMarks,
     ZoneReceived,
 )
 from txbroker.delegation.join_rules import Applicant, JoinRefused, ZoneElsewhere
 from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.peer_checks import check, check_marks_above
 from txbroker.delegation.rpc.children import who_to_wire
 from txbroker.delegation.state.lost_root import root_from_wire, root_to_wire
 from txbroker.delegation.timeouts import PROTOCOL_VERSION
 from txbroker.delegation.zone_snapshot import ZoneSnapshot
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
+from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire, key_from_mark, mark_to_wire
 from txbroker.rpc.streams import brief, read, write
 from txbroker.rpc.zone_convert import (
     checked_snapshot,
@@ -61,6 +63,11 @@ class ChildEnd:
                 return checked_snapshot(reply.snapshot, self._node_grant.cut.apex)
             case "fence":
                 return _fence_from_wire(reply.fence)
+            case "marks":
+                check(reply.marks)
+                marks = tuple((key_from_mark(mark), mark.sequence) for mark in reply.marks.marks)
+                check_marks_above(self._node_grant.cut.apex, marks)
+                return StreamMarks(marks=marks)
             case "granted" | "moved" | "refused" as kind:
                 return ParentAnswer(answer=_ANSWERS[kind](reply), who=_who_from_wire(reply))
         return reply
@@ -80,6 +87,9 @@ class ParentEnd:
                 reply = JoinReply(snapshot=snapshot_to_wire(message))
             case HandoverFence():
                 reply = JoinReply(fence=_fence_to_wire(message))
+            case StreamMarks(marks=marks):
+                told = [mark_to_wire(key, sequence) for key, sequence in marks]
+                reply = JoinReply(marks=control_pb2.StreamMarks(marks=told))
             case ParentAnswer(answer=answer):
                 reply = answer_to_wire(answer, self._node_grant)
         await self._context.write(reply, seconds)
@@ -113,6 +123,7 @@ def announcement_to_wire(message: Announcement, node_grant: NodeGrant) -> contro
         restored=applicant.restored,
         root=root_to_wire(node_grant.root),
         granted_by=None if by is None else control_pb2.PartRef(zone=by.zone, epoch=by.epoch),
+        takes_marks=message.takes_marks,
     )
 
 
@@ -134,6 +145,7 @@ def announcement_from_wire(announce: control_pb2.Announce) -> Announcement:
         applicant=applicant,
         owns_zone=announce.owns_zone,
         granted_by=JournalId(by.zone, by.epoch),
+        takes_marks=announce.takes_marks,
     )
 
 
