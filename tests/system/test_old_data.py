@@ -6,16 +6,14 @@ What stands in them is told in tests/data/story.py.
 
 from __future__ import annotations
 
-import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tests.data
-from tests.data import story
+from tests.data import LEVEL_5, story, unpack
 from tests.support import wire
 from tests.support.nodes import NodeProcess
 from tests.support.rawclient import RawClient
@@ -24,7 +22,11 @@ from tests.upgrade.older import VERSIONS
 
 from .commands import as_json, wait_until
 
-ARCHIVES = sorted(Path(tests.data.__file__).parent.glob("*.tar.xz"))
+ARCHIVES = [
+    archive
+    for archive in sorted(Path(tests.data.__file__).parent.glob("*.tar.xz"))
+    if not archive.name.endswith(LEVEL_5)
+]
 
 Tree = dict[str, NodeProcess]
 
@@ -42,10 +44,7 @@ def test_each_version_has_its_folders() -> None:
 @pytest.fixture(params=ARCHIVES, ids=name_of)
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
     """Five nodes of this version with the data of an earlier one."""
-    with tarfile.open(request.param) as tar:
-        # Python before 3.11.4 has no filters.
-        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(tmp_path, **safely)
+    unpack(request.param, tmp_path)
     nodes = story.nodes(tmp_path)
     try:
         for node in nodes.values():
