@@ -1,7 +1,7 @@
 """
 Durable sessions that are discarded at another node, at once: nothing of them stays anywhere.
 
-Two or three processes. A session begins at one, roams or does not, its client says goodbye or just
+One to three processes. A session begins at one, roams or does not, its client says goodbye or just
 goes, and comes back with clean session 1 elsewhere, after 0 to 300 ms.
 """
 
@@ -71,7 +71,9 @@ def begin(path: list[NodeProcess], client_id: str, gap: float, *, is_polite: boo
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("nodes", [("a",), ("a", "b")], ids=["two", "three"], indirect=True)
+@pytest.mark.parametrize(
+    "nodes", [(), ("a",), ("a", "b")], ids=["one", "two", "three"], indirect=True
+)
 def test_discarded_session_is_nowhere(nodes: list[NodeProcess]) -> None:
     """
     When its CONNACK is there, at no node, whichever way it took. Each gap and each number of steps
