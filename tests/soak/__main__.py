@@ -1,5 +1,5 @@
 """
-The command: `python -m tests.soak [--minutes M] [--clients N] [--seed N] [--nodes N] ...`.
+The command: `python -m tests.soak [--minutes M | --visits N] [--clients N] [--nodes N] ...`.
 
 Up to three nodes, clients that come and go, and rests in which every node is measured. Status 1 if
 a visit fails, a session is left over, or a node grows beyond its bounds.
@@ -13,14 +13,14 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 from tests.support.nodes import NodeProcess, free_port, topology
 
-from .rest import MIB, PATIENCE, Rest, asked, left_over, measure, tables
+from .rest import MIB, PATIENCE, Rest, asked, cpu_seconds, left_over, measure, tables, warnings
 from .visits import Visits
 
 ZONES = {"root": "", "a": "a", "b": "b"}
@@ -66,7 +66,8 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=10.0, help="without rests, in all")
+    parser.add_argument("--visits", type=int, help="between two rests, however long they take")
     parser.add_argument("--clients", type=int, default=12, help="so many visits at a time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--rests", type=int, default=4, help="beside the one at the beginning")
@@ -85,6 +86,7 @@ def start(folder: Path, stack: ExitStack, count: int) -> list[NodeProcess]:
             parent=nodes[0].grpc if nodes else None,
             mqtt=[f"tcp:{free_port()}:interface=127.0.0.1"],
             retention={"size": f"{RETENTION // MIB}MiB"},
+            roaming_wait="10s",  # no node is away: what is slow is the machine
         )
         node = NodeProcess(folder, {k: v for k, v in document.items() if v is not None})
         nodes.append(node)
@@ -108,11 +110,8 @@ class Soak:
     async def run(self) -> list[str]:
         """What is wrong at the end, a line each."""
         rests = [(0, await self._rest())]
-        length = 60 * self._options.minutes / self._options.rests
         for number in range(1, self._options.rests + 1):
-            deadline = asyncio.get_running_loop().time() + length
-            clients = [self._visits.make(deadline) for _ in range(self._options.clients)]
-            await asyncio.gather(*clients, *self._faults(deadline))
+            length = await self._churn()
             await self._visits.discard_left()
             if left := await self._left_over():
                 return [f"sessions are left over after {self._visits.done} visits: {left}"]
@@ -123,13 +122,37 @@ class Soak:
             rests.append((self._visits.done, await self._rest()))
         return [*self._failures(), *self._growth(rests)]
 
-    def _faults(self, deadline: float) -> Iterator[asyncio.Future[None]]:
-        if self._options.faults:
-            yield asyncio.ensure_future(self._disturb(deadline))
+    async def _churn(self) -> float:
+        """Let clients come and go until the next rest; the seconds that it took."""
+        options, visits, before = self._options, self._visits, self._visits.done
+        began, spent = time.monotonic(), self._spent()
+        over = began + 60 * options.minutes / options.rests
 
-    async def _disturb(self, deadline: float) -> None:
+        def goes_on(left: float = 0.0) -> bool:
+            if options.visits is not None:
+                return visits.done < before + options.visits
+            return time.monotonic() < over - left
+
+        clients = [visits.make(goes_on) for _ in range(options.clients)]
+        await asyncio.gather(*clients, *self._faults(goes_on))
+        length, done = time.monotonic() - began, max(1, visits.done - before)
+        each = {name: 1000 * (now - spent[name]) / done for name, now in self._spent().items()}
+        print(f"{done / length:.0f} visits a second; ms of CPU each:", end=" ")
+        print(*(f"{name} {cost:.1f}" for name, cost in each.items()), sep=", ", flush=True)
+        return length
+
+    def _spent(self) -> dict[str, float]:
+        """Seconds of CPU of each node, and of the clients; a node that was killed begins anew."""
+        spent = {node.name: cpu_seconds(node) for node in self._nodes}
+        return {**spent, "clients": time.process_time()}
+
+    def _faults(self, goes_on: Callable[[float], bool]) -> Iterator[asyncio.Future[None]]:
+        if self._options.faults:
+            yield asyncio.ensure_future(self._disturb(goes_on))
+
+    async def _disturb(self, goes_on: Callable[[float], bool]) -> None:
         """A node at a time is killed and started again, or frozen for some seconds."""
-        while asyncio.get_running_loop().time() < deadline - 10:
+        while goes_on(10.0):
             await asyncio.sleep(self._rng.uniform(2, 8))
             node = self._rng.choice(self._nodes)
             if self._rng.random() < 0.5:
@@ -175,6 +198,8 @@ class Soak:
             print(f"  {node.name:5} {rest}", flush=True)
             sizes = await asyncio.to_thread(tables, node)
             print("       ", *(f"{k} {v}" for k, v in sizes.items() if v), sep="  ", flush=True)
+            for event in warnings(node)[-3:]:
+                print(f"        {event}", flush=True)
         return {node.name: rest for node, rest in zip(self._nodes, found, strict=True)}
 
     def _failures(self) -> list[str]:

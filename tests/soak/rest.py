@@ -67,9 +67,9 @@ class Rest:
 
 def measure(node: NodeProcess) -> Rest:
     """Takes `IDLE` seconds."""
-    before = _ticks(node.pid)
+    before = cpu_seconds(node)
     time.sleep(IDLE)
-    cpu = (_ticks(node.pid) - before) / os.sysconf("SC_CLK_TCK") / IDLE
+    cpu = (cpu_seconds(node) - before) / IDLE
     status = dict(
         line.split(":", 1)
         for line in Path(f"/proc/{node.pid}/status").read_text().splitlines()
@@ -98,6 +98,12 @@ def tables(node: NodeProcess) -> dict[str, int]:
     return {name: table["entries"] for name, table in own["tables"].items()}
 
 
+def warnings(node: NodeProcess) -> list[str]:
+    """The log's warnings and errors, such as the reasons for which clients were refused."""
+    told = [event for event in node.events if event["level"] not in ("debug", "info")]
+    return [json.dumps({k: v for k, v in event.items() if k != "node"}) for event in told]
+
+
 def asked(*arguments: object) -> Any:
     """What a command prints with --json, however busy the machine is."""
     done = run(*arguments, "--json", timeout=PATIENCE)
@@ -105,6 +111,7 @@ def asked(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def _ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+def cpu_seconds(node: NodeProcess) -> float:
+    """CPU time that the node's process has used."""
+    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -10,6 +10,7 @@ had retained.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from random import Random
 
@@ -42,10 +43,9 @@ class Visits:
         self._left: list[str] = []
         self._topics: list[str] = []
 
-    async def make(self, deadline: float) -> None:
-        """Make one visit after the other until the loop's time is `deadline`, and end the last."""
-        loop = asyncio.get_running_loop()
-        while loop.time() < deadline:
+    async def make(self, goes_on: Callable[[], bool]) -> None:
+        """Make one visit after the other while `goes_on`, and end the last."""
+        while goes_on():
             self._numbers += 1
             number = self._numbers
             kind = self._rng.choice((self._passer, self._passer, self._roamer, self._keeper))
@@ -53,7 +53,9 @@ class Visits:
             try:
                 await kind(f"v{number}", topic)
             except (OSError, AssertionError, asyncio.CancelledError, TimeoutError) as error:
-                self.failed.append(f"{kind.__name__} {number}: {error!r}"[:200])
+                if is_cancelled():
+                    raise
+                self.failed.append(f"{kind.__name__} {number}: {step_of(error)}: {error!r}"[:200])
                 self._left.append(f"v{number}")
                 self._topics.append(topic)
                 await asyncio.sleep(0.05)  # a node that is away is not asked in a tight loop
@@ -139,3 +141,19 @@ class Visits:
         else:
             client.abort()
         await asyncio.sleep(self._rng.choice(GAPS))
+
+
+def is_cancelled() -> bool:
+    """True if the soak itself ends: an answer that never comes is cancelled with its connection."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def step_of(error: BaseException) -> str:
+    """The step of a visit that failed, as it is written here."""
+    steps = [
+        frame.line or ""
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == __file__
+    ]
+    return steps[1] if len(steps) > 1 else steps[0]
