@@ -168,10 +168,14 @@ def _spare_collector() -> None:
 
     A full collection with 8,000 clients blocks the node for 0.1 s. Clients make no lasting cycles,
     so such a collection may be rare.
+
+    A connection is some ten objects. With a small first threshold, clients that come and go start
+    collections all the time, and each finds nothing. With a large second one, a collection of the
+    middle generation blocks the node for 20 ms.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(1000, 10, 100)
+    gc.set_threshold(10_000, 0, 50)
 
 
 def _install_reactor() -> None:
