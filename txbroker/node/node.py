@@ -194,8 +194,6 @@ class Node:
                 self._node_base.retention.forget(name)
             else:
                 self.authority.reception.forget(name)
-            if self._owner is not None:
-                self._owner.groups.forget(name)
         self._removed = removed
 
     def _each_second(self) -> None:

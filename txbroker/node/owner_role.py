@@ -54,6 +54,7 @@ class OwnerRole:
             reporter=edge_role.reporter,
             mark_dirty=node_base.flush_queue.mark_dirty,
             is_leaving=lambda: mqtt.is_leaving,
+            is_removed=edge_role.members.is_removed,
             max_packet=LARGEST,
         )
         self.store.checkpoint.wire_slices(partial(edge.slices.start, self.store.checkpoint))

@@ -334,6 +334,7 @@ class World:
         self.journal: list[Message] = []
         self.stored: tuple[int, list[tuple[int, OutboundMessage]]] = (0, [])
         self.is_elsewhere = False
+        self.removed: set[str] = set()
         self.start()
         self.edges = [
             EdgeNode(self, "a", [Member(self, "a1", clean=False, qos=2)]),
@@ -359,6 +360,7 @@ class World:
             reporter=cast(Any, self),
             mark_dirty=self._mark,
             is_leaving=lambda: False,
+            is_removed=self.removed.__contains__,
             max_packet=1 << 20,
         )
         self.watcher = Watcher(self.disk, lambda _: None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
+
 from tests.edge.groups.site import GROUP, PART, EdgeNode, Link, World
 from txbroker.edge.groups import group_coordinators
 from txbroker.edge.groups.group_coordinator import MOST_REPORTED
@@ -33,6 +35,14 @@ def joined(world: World, number: int, *names: str) -> EdgeNode:
         edge.connect(name)
     carry(world)
     return edge
+
+
+def pass_seconds(world: World, seconds: int) -> None:
+    """Each with all that then arrives."""
+    for _ in range(seconds):
+        world.alarms.advance(1.0)
+        world.beat()
+        carry(world)
 
 
 def waiting(edge: EdgeNode, name: str) -> list[bytes]:
@@ -89,6 +99,51 @@ def test_messages_of_a_broken_link_keep_their_order() -> None:
     edge.cut()
     carry(world)
     assert waiting(other, "c1") == [b"1/0", b"1/1", b"1/2"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_messages_of_a_removed_edge_are_lent_again(is_first: bool) -> None:
+    """QoS 2, too: an operator knows that the node with the member is no more."""
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    for _ in range(3):
+        world.publish(2)
+    carry(world)
+    if not is_first:
+        edge.cut()
+        carry(world)
+    other = joined(world, 1, "b1")
+    edge.cut()
+    pass_seconds(world, 5)
+    assert not waiting(other, "b1")
+    world.removed.add("c")
+    pass_seconds(world, 1)
+    assert waiting(other, "b1") == [b"2/0", b"2/1", b"2/2"]
+
+
+def test_a_removed_edge_that_lives_keeps_what_it_has() -> None:
+    """
+    The node that the operator asked cannot reach it. Or it is dead, and its connection breaks
+    later.
+    """
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(2)
+    carry(world)
+    world.removed.add("c")
+    other = joined(world, 1, "b1")
+    pass_seconds(world, 2)
+    assert waiting(edge, "c1") == [b"2/0"] and not waiting(other, "b1")
+    other.disconnect("b1")
+    carry(world)
+    world.publish(2)
+    carry(world)
+    assert waiting(edge, "c1") == [b"2/0", b"2/1"]
+    other.connect("b1")
+    carry(world)
+    edge.cut()
+    pass_seconds(world, 1)
+    assert waiting(other, "b1") == [b"2/0", b"2/1"]
 
 
 def test_members_that_report_elsewhere_keep_what_they_have() -> None:

@@ -42,7 +42,10 @@ GROUPS: Final = 10_000
 
 
 class GroupCoordinators:
-    """See the module's text; `is_leaving` is True while the node retires."""
+    """
+    See the module's text; `is_leaving` is True while the node retires, `is_removed` for the name of
+    a node that a command removed.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class GroupCoordinators:
         reporter: Reporter,
         mark_dirty: Callable[[Flushable], None],
         is_leaving: Callable[[], bool],
+        is_removed: Callable[[str], bool],
         max_packet: int,
     ) -> None:
         self._edge = edge
@@ -63,6 +67,7 @@ class GroupCoordinators:
         self._reporter = reporter
         self._mark_dirty = mark_dirty
         self._is_leaving = is_leaving
+        self._is_removed = is_removed
         self._max_packet = max_packet
         self._groups: dict[str, GroupCoordinator] = {}
         self._connecting: set[str] = set()
@@ -122,17 +127,16 @@ class GroupCoordinators:
 
     # from the node
 
-    def forget(self, name: str) -> None:
-        """Forget an edge that an operator has removed, and lend its messages to others."""
-        for group in list(self._groups.values()):
-            known = group.edges.get(name)
-            if known is not None:
-                self._drop(group, known)
-
     def beat(self) -> None:
-        """Try again what failed, and forget groups that have ended; once a second."""
+        """
+        Try again what failed, and forget groups that have ended and edges that were removed; once a
+        second.
+        """
         for group in list(self._groups.values()):
             group.settle()
+            self._drop_removed(group)
+            if self._groups.get(group.text) is not group:
+                continue
             if group.session is None and not group.has_members:
                 if group.text not in self._edge.clients.sessions:
                     del self._groups[group.text]
@@ -231,6 +235,17 @@ class GroupCoordinators:
         expiry = None if group.is_durable else GRACE
         if session is not None and session.expiry != expiry:
             self._edge.clients.set_expiry(session, expiry)
+
+    def _drop_removed(self, group: GroupCoordinator) -> None:
+        """
+        Lend the messages of nodes that do not come back to others.
+
+        A connected edge lives, whatever an operator says: dropped, its members would get nothing
+        more. Or it is dead, and its connection breaks later.
+        """
+        for edge in list(group.edges.values()):
+            if edge.port is None and self._is_removed(edge.name):
+                self._drop(group, edge)
 
     def _drop_stale(self, groups: list[GroupCoordinator], port: MemberPort) -> None:
         for group in groups:
