@@ -9,6 +9,7 @@ from tests.support.recorders import cut
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.journal.history.held_journals import HeldBack
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import SessionLimits
 from txbroker.node import session_listing
 from txbroker.v1.control_pb2 import SessionInfo, SessionsReply
@@ -54,6 +55,7 @@ def test_what_is_listed_of_a_session() -> None:
     bench.online("x")
     b = Client(bench, "b", clean=False)
     b.subscribe("x/t", "x/u")
+    b.session.share(SharedSubscription("$share/g/x/t", 1, 1))
     for topic_filter in ("x/t", "x/u"):
         bench.answer("x", topic_filter)
     bench.settle()
@@ -67,7 +69,7 @@ def test_what_is_listed_of_a_session() -> None:
 
     assert [
         SessionInfo(client_id=a.session.client_id, clean=True, connected=True, level=5, expiry=0),
-        SessionInfo(client_id="b", away=7.5, subscriptions=2, waiting=3, level=4, expiry=AGE),
+        SessionInfo(client_id="b", away=7.5, subscriptions=3, waiting=3, level=4, expiry=AGE),
     ] == [info for page in pages(bench) for info in page.sessions]
 
 

@@ -65,7 +65,7 @@ def _info(
         clean=session.clean,
         connected=session.sink is not None,
         away=0.0 if away_since is None else now - away_since,
-        subscriptions=len(session.subscriptions),
+        subscriptions=len(session.subscriptions) + len(session.shared),
         waiting=session.sender.queued + distance,
         dropped=session.sender.dropped,
         held_size=held.size,
