@@ -186,7 +186,8 @@ _WORDS = """
     java jobs join journal journals kind ledger ledgers level5 lifecycle lifetime limits link list
     listener listeners listing lived local log lookups lost low machine manager manifest map markup
     masters match matching measures member members merge message messages meta model move mqtt name
-    net newest node nodes notes numbers offset once options order outbox output owner ownership
+    net network newest node nodes notes numbers offset once options order outbox output owner
+    ownership
     packet packets page pairs parent part parts pause payload peer peers periodic pieced pieces
     pipeline placement plan plane planned planner planning poller port ports position positions
     procedure progress properties property protocol publication publish publisher publishes pushdown

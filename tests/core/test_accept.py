@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import both
+from txbroker.model.network import network_of
 
 
 @both
@@ -26,6 +27,20 @@ def test_accepting(core: Any) -> None:
                 assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_NONBLOCK
                 assert accepted.getpeername() == client.getsockname()
         assert core.accept(listening) == (-1, b"")
+
+
+@both
+@pytest.mark.parametrize("client", [("::1", 0), ("127.0.0.1", 0)])
+def test_networks_of_a_socket_of_both_families(core: Any, client: tuple[str, int]) -> None:
+    """An IPv4 host is a network there as well, and not one of all IPv4 hosts."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listening:
+        listening.setblocking(False)
+        target = (client[0], listening.getsockname()[1])
+        with socket.create_connection(target, source_address=client):
+            descriptor, network = core.accept(listening)
+            os.close(descriptor)
+    assert network in (network_of(client[0]), bytes(8), socket.inet_aton("127.0.0.1"))
+    assert (network in ("127.0.0.1", socket.inet_aton("127.0.0.1"))) == (client[0] != "::1")
 
 
 @both

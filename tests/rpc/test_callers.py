@@ -32,6 +32,15 @@ def test_hosts_do_not_take_each_others_places() -> None:
     assert not callers._calls
 
 
+def test_one_host_has_one_limit_over_all_addresses_of_its_network() -> None:
+    """Whoever has one IPv6 address has 2**64 of them."""
+    callers = Callers(MOST)
+    addresses = [f"ipv6:%5B2001:db8::{number}%5D:5000" for number in range(1, MOST + 2)]
+    assert all(map(callers.enter, addresses[:MOST]))
+    assert not callers.enter(addresses[MOST])
+    assert callers.enter("ipv6:%5B2001:db8:0:1::1%5D:5000")
+
+
 class Idling:
     """A server whose calls never end by themselves; `entered` counts those that are served."""
 

@@ -6,6 +6,10 @@ Without a limit for each host, one host would use the places of all others.
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
+from txbroker.model.network import network_of
+
 
 class Callers:
     """Concurrent calls by host, at most `most` of each."""
@@ -52,5 +56,6 @@ class JoinedConnections:
 
 
 def _host_of(peer: str) -> str:
-    """Return the host without the port, which differs for each connection."""
-    return peer.rpartition(":")[0]
+    """Return the network without the port, which differs for each connection."""
+    family, _, host = unquote(peer.rpartition(":")[0]).partition(":")
+    return f"{family}:{network_of(host.strip('[]'))}"

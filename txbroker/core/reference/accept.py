@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from txbroker.model.network import network_of
+
 
 def accept(listening: Any) -> tuple[int, Hashable]:
     """
     Accept a connection; return its non-blocking descriptor, or -1 if no connection waits.
 
-    The second value identifies the peer's host. `listening` must not block. Raises `OSError`.
+    The second value identifies the peer's network. `listening` must not block. Raises `OSError`.
     """
     try:
         accepted, address = listening.accept()
@@ -18,4 +20,4 @@ def accept(listening: Any) -> tuple[int, Hashable]:
         return -1, b""
     accepted.setblocking(False)
     descriptor: int = accepted.detach()
-    return descriptor, address[0]
+    return descriptor, network_of(address[0])

@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from txbroker.core import Flows
+from txbroker.model.network import network_of
 from txbroker.model.share_name import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED, accepted, keep_alive_of, refused
@@ -60,8 +61,8 @@ class ConnectAdmission(ConnectionOutput):
         return True
 
     def host(self) -> str:
-        """Return the client's host."""
-        return getattr(self.transport.getPeer(), "host", "")
+        """Return the client's network, which takes its turns with other ones."""
+        return network_of(getattr(self.transport.getPeer(), "host", ""))
 
     # internal: the walk of a CONNECT
 
