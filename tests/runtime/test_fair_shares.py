@@ -7,7 +7,16 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from txbroker.runtime.fair_shares import CROWD, ENOUGH, HURRIED, SHARE, TURN, FairShare, FairShares
+from txbroker.runtime.fair_shares import (
+    CROWD,
+    ENOUGH,
+    HURRIED,
+    NEWCOMERS,
+    SHARE,
+    TURN,
+    FairShare,
+    FairShares,
+)
 from txbroker.runtime.flush_queue import FlushQueue
 
 
@@ -279,6 +288,17 @@ def test_newcomers_come_to_wait_while_others_have_work(bench: Bench) -> None:
     """Else those would use up each turn before a newcomer is heard of."""
     bench.shares.serve(Client(bench, "much", 100_000, TURN))
     bench.fill(ENOUGH)
+
+
+def test_newcomers_have_their_part_of_a_turn_before_they_are_served_as_well(bench: Bench) -> None:
+    """Otherwise their accepts alone make the turn of a client long."""
+    bench.crowd()
+    bench.turn()
+    assert not bench.shares.defers_newcomers
+    bench.shares.charge_newcomers(TURN * NEWCOMERS)
+    assert bench.shares.defers_newcomers
+    bench.turn()
+    assert not bench.shares.defers_newcomers
 
 
 def test_an_error_is_of_one_alone(bench: Bench) -> None:

@@ -126,6 +126,7 @@ class FairShares:
         self._top = 0.0  # the highest use of any worker
         self._spent = 0.0  # in this turn of the event loop
         self._spent_on_new = 0.0  # the newcomers' part of it
+        self._spent_at_ports = 0.0  # and that of their accepts
         self._until = 0.0
         self._hurries = 0
         self._is_sync_awaited = False
@@ -147,7 +148,8 @@ class FairShares:
     def defers_newcomers(self) -> bool:
         """True if the node should accept no newcomer now: enough wait, or the turn is used up."""
         if self._late:
-            return self._new.count >= ENOUGH
+            most = NEWCOMERS * self._turn_length
+            return self._new.count >= ENOUGH or self._spent_at_ports >= most
         return self._new.count > 0 or self._spent >= self._turn_length
 
     def when_hurried(self, action: Callable[[bool], None]) -> None:
@@ -179,6 +181,11 @@ class FairShares:
         """
         self._is_sync_awaited = is_awaited
         self._check_turns()
+
+    def charge_newcomers(self, seconds: float) -> None:
+        """Count time that a port spent on newcomers before they are served here."""
+        self._spent_at_ports += seconds
+        self._charge(seconds, is_new=False)
 
     def serve(self, worker: ShareWorker) -> None:
         """Run the worker now if others have left time for it; otherwise queue it as late."""
@@ -283,7 +290,7 @@ class FairShares:
     def _start_turn(self) -> None:
         """Begin another turn of the event loop; all other events come before it."""
         self._is_due = False
-        self._spent = self._spent_on_new = 0.0
+        self._spent = self._spent_on_new = self._spent_at_ports = 0.0
         try:
             if self._waiting:
                 self._flush_queue.share(self._work_off)

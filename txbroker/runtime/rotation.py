@@ -45,3 +45,17 @@ class Rotation(Generic[K, T]):
             self._queues[source] = queue
         self.count -= 1
         return one
+
+    def drop_newest(self) -> T:
+        """
+        Remove the newest item of the source that has most of them.
+
+        Raises `ValueError` if all queues are empty.
+        """
+        source = max(self._queues, key=lambda one: len(self._queues[one]))
+        queue = self._queues[source]
+        one = queue.pop()
+        if not queue:
+            del self._queues[source]
+        self.count -= 1
+        return one

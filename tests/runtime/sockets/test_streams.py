@@ -506,14 +506,17 @@ async def test_whom_nobody_wants_is_accepted_beside_the_others() -> None:
     async with streams() as bench:
         address = ("127.0.0.1", bench.port.getHost().port)
         bench.port._drops = has_left
-        crowd = [socket.create_connection(address, timeout=10) for _ in range(3 * stream.ACCEPTS)]
+        left = stream.CROWD + 8
+        crowd = [socket.create_connection(address, timeout=10) for _ in range(left)]
         for client in crowd:
             client.close()
-        with socket.create_connection(address, timeout=10) as client:
-            bench.port.doRead()
-            assert 1 == len(bench.peers)
+        with (
+            mock.patch.object(stream, "ACCEPT_FOR", 10.0),
+            socket.create_connection(address, timeout=10) as client,
+        ):
             client.sendall(b"here")
-            await until(lambda: bench.peers[0].received == b"here")
+            await until(lambda: any(peer.received == b"here" for peer in bench.peers))
+            assert stream.CROWD == len(bench.peers)
 
 
 @on_loop
@@ -535,16 +538,30 @@ async def test_few_who_are_put_off_wait_at_the_port() -> None:
 
 
 @on_loop
-async def test_of_a_crowd_that_is_put_off_few_wait() -> None:
-    """The node judges the others, and closes those who only keep places."""
+async def test_a_crowd_that_is_put_off_waits_at_the_port() -> None:
+    """The node has no time for it, and no memory for its connections."""
     async with streams() as bench:
         bench.port._puts_off = lambda: True
-        crowd = [bench.dial() for _ in range(stream.FEW + stream.ACCEPTS + 8)]
+        crowd = [bench.dial() for _ in range(stream.CROWD + 8)]
+        await until(lambda: len(bench.port._waiting) == len(crowd))
+        assert not bench.peers
+        bench.port._puts_off = lambda: False
+        await until(lambda: len(bench.peers) == len(crowd))
+        for client in crowd:
+            client.close()
+
+
+@on_loop
+async def test_time_spent_on_newcomers_is_charged() -> None:
+    """What is not charged makes the turn of all others long."""
+    async with streams() as bench:
+        charged: list[float] = []
+        bench.port._charge = charged.append
+        bench.port._puts_off = lambda: len(charged) % 3 == 2
+        crowd = [bench.dial() for _ in range(6)]
         bench.port.doRead()
-        assert stream.ACCEPTS == len(bench.peers)
-        bench.port.doRead()
-        bench.port.doRead()
-        assert stream.ACCEPTS + 8 == len(bench.peers)
+        assert 2 == len(charged) == len(bench.peers)
+        assert all(seconds > 0 for seconds in charged)
         for client in crowd:
             client.close()
 
@@ -566,17 +583,34 @@ async def test_hosts_take_turns() -> None:
 
 
 @on_loop
-async def test_a_port_accepts_no_more_than_may_wait() -> None:
-    """The others stay in the backlog until there is room."""
+async def test_accepts_of_a_turn_have_an_end() -> None:
+    """The others are accepted in the turns that follow."""
     async with streams() as bench:
         bench.port._puts_off = lambda: True
-        with mock.patch.object(stream, "MOST_WAITING", 2):
+        with mock.patch.object(stream, "ACCEPT_FOR", 0.0):
             crowd = [bench.dial() for _ in range(3)]
             bench.port.doRead()
-            assert 2 == len(bench.port._waiting)
-            bench.port._puts_off = lambda: False
-            await until(lambda: len(bench.peers) == 3)
+            assert 1 == len(bench.port._waiting)
+            await until(lambda: len(bench.port._waiting) == 3)
         for client in crowd:
+            client.close()
+
+
+@on_loop
+async def test_a_crowd_does_not_take_the_last_files() -> None:
+    """Its newest connections are closed; whoever comes from elsewhere is accepted."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        crowd = [bench.dial() for _ in range(6)]
+        await until(lambda: len(bench.port._waiting) == len(crowd))
+        with (
+            mock.patch.object(stream, "ceiling", return_value=0),
+            mock.patch.object(stream, "SPARED", 3),
+        ):
+            other = bench.dial("127.0.0.2")
+            assert b"" == await read_all(crowd[-1])
+        assert [5, 1] == [len(queue) for queue in bench.port._waiting._queues.values()]
+        for client in (*crowd, other):
             client.close()
 
 

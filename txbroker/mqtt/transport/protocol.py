@@ -358,13 +358,16 @@ class MqttFactory(Factory):
         return MqttProtocol(self._service)
 
     def puts_off(self) -> bool:
-        """True if a new connection would wait here: the kernel's backlog serves as well."""
+        """True if a new connection would only wait here: it waits at the port as well."""
         return self._service.shares.defers_newcomers
 
+    def charge(self, seconds: float) -> None:
+        """Count time that the port has spent on newcomers."""
+        self._service.shares.charge_newcomers(seconds)
+
     def drops(self, descriptor: int) -> bool:
-        """True if an accepted connection of a crowd is closed by its client already."""
-        service = self._service
-        is_gone = service.shares.is_crowded and has_left(descriptor)
+        """True if an accepted connection is closed by its client already."""
+        is_gone = has_left(descriptor)
         if is_gone:
-            service.counters.add("clients.gone")
+            self._service.counters.add("clients.gone")
         return is_gone

@@ -38,6 +38,9 @@ Seconds per turn for events at connections, beside the work that they bring.
 Connections that were not served are first in the next turn.
 """
 
+END_FOR = 0.001
+"""Seconds per turn for connections that end: nobody waits for these."""
+
 
 class Pollable(Protocol):
     """A watched object: a connection, or a listening socket of Twisted."""
@@ -68,7 +71,7 @@ class Poller:
         self.sockets = sockets
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.buffers = [self.buffer]
-        self._now = now
+        self.now = now
         self._flush_queue = flush_queue
         self._loop = asyncio.get_running_loop()
         self._selector = Selector.of(self._loop)
@@ -227,7 +230,7 @@ class Poller:
     def _wait(self, timeout: float | None) -> bool:
         """Wait and serve connections for the selector; see `Wait`."""
         try:
-            left = self.sockets.wait(self._epoll, self._interest, timeout, self._now)
+            left = self.sockets.wait(self._epoll, self._interest, timeout, self.now)
             if left is None:
                 return False
             self._left, self._is_serving = left, True
@@ -244,13 +247,13 @@ class Poller:
         left = self._left
         if self._skipped:  # Otherwise the same connections could be skipped each time.
             left.sort(key=lambda one: one[0] not in self._skipped)
-        until, skipped = self._now() + SERVE_FOR, []
+        until, skipped = self.now() + SERVE_FOR, []
         for number, events in left:
             if number == self._selector.number:
                 self._has_others = True
             elif events == FED:
                 self._feed(number)
-            elif self._now() < until:
+            elif self.now() < until:
                 self._serve(number, events)
             else:
                 skipped.append(number)  # The epoll reports it again.
@@ -299,8 +302,8 @@ class Poller:
         self._flush_queue.share(self._end_all)
 
     def _end_all(self) -> None:
-        until = self._now() + SERVE_FOR
-        while self._ending and self._now() < until:
+        until = self.now() + END_FOR
+        while self._ending and self.now() < until:
             stream, why = self._ending.popleft()
             try:
                 stream.connectionLost(_failure_of(why))

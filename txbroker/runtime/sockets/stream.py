@@ -21,21 +21,24 @@ from txbroker.core import LinkReader, PacketReader, PacketWriter, accept
 from txbroker.model.publish_run import Octets
 from txbroker.runtime import hooks
 from txbroker.runtime.descriptors import ceiling, next_descriptor
+from txbroker.runtime.fair_shares import CROWD
 from txbroker.runtime.rotation import Rotation
 from txbroker.runtime.sockets.accepted import AcceptedStream, peer_of, read_some
 from txbroker.runtime.sockets.unsent import Unsent
-from txbroker.runtime.structured_log import get_logger
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
 ACCEPTS = 64
-"""Accepted connections that a port passes on at once."""
+"""Accepted connections that a port passes on or drops at once."""
 
-MOST_WAITING = 512
-"""Accepted connections that may wait at a port; the others wait in the kernel's backlog."""
+ACCEPT_FOR = 0.0005
+"""
+Seconds per turn for accepts. A turn accepts more than a machine of one host can dial meanwhile.
+"""
 
-FEW = 100
-"""Accepted connections that may wait while the factory puts newcomers off."""
+SPARED = 100
+"""Accepted connections that wait for their turn even if no open files are left for newcomers."""
 
 BACKLOG = 1024
 """Connections that may wait to be accepted; Twisted's 50 are too few after a restart."""
@@ -150,16 +153,17 @@ class StreamPort(Port):
     """
     A listening socket; `reactor` is a `StreamReactor`.
 
-    The kernel's backlog is first in, first out: a crowd of one host in it delays everybody. So the
-    port accepts at once, and the hosts of accepted connections take turns here. Such a connection
+    The kernel's backlog is first in, first out: a crowd of one host in it delays everybody. A
+    client that finds the backlog full retries only after one and after three seconds. So the port
+    accepts whatever comes, and the hosts of accepted connections take turns here. Such a connection
     costs its descriptor alone. Optional attributes of the factory:
 
     - `asks_for_address` False: `buildProtocol` receives None as the address.
-    - `puts_off`: while it returns True and few connections wait, the port passes none on. A
-      connection that waits here costs less than one in the node.
-    - `drops`: returns True for a descriptor not worth a connection. Many clients connect and leave
-      at once; without `drops` they fill the backlog. A client that finds the backlog full retries
-      only after one and after three seconds.
+    - `puts_off`: while it returns True, the port passes no connection on. A crowd that is passed on
+      at once makes the turn long for everybody.
+    - `charge`: receives the seconds that were spent on newcomers here.
+    - `drops`: returns True for a descriptor of a crowd that is not worth a connection. Many clients
+      connect and leave at once.
     """
 
     factory: Any
@@ -172,6 +176,7 @@ class StreamPort(Port):
         self._asks_for_address = getattr(factory, "asks_for_address", True)
         self._drops: Callable[[int], bool] | None = getattr(factory, "drops", None)
         self._puts_off: Callable[[], bool] | None = getattr(factory, "puts_off", None)
+        self._charge: Callable[[float], None] | None = getattr(factory, "charge", None)
         self._waiting: Rotation[Hashable, int] = Rotation()  # accepted descriptors, by host
 
     def createInternetSocket(self) -> socket.socket:
@@ -199,7 +204,8 @@ class StreamPort(Port):
         if self._is_short and next_descriptor(self.socket.fileno()) >= most:
             self._pause(f"{most} files are open, the rest is for the node's own")
             return
-        while self._waiting.count < MOST_WAITING:
+        until = self._poller.now() + ACCEPT_FOR
+        while True:
             try:
                 descriptor, host = accept(self.socket)
             except (ConnectionAbortedError, PermissionError):
@@ -211,47 +217,67 @@ class StreamPort(Port):
                 self._is_short = False
                 return
             self._waiting.add(host, descriptor)
-            if descriptor + 1 >= most:
+            if descriptor + 1 >= most and not self._shed():
                 self._pause(f"{most} files are open, the rest is for the node's own")
                 return
+            if self._poller.now() >= until:
+                return
+
+    def _shed(self) -> bool:
+        """
+        Close the newest connection of the host that has most waiting; return False if few wait.
+
+        Otherwise a crowd of one host takes all open files, and nobody else is accepted.
+        """
+        if self._waiting.count <= SPARED:
+            return False
+        os.close(self._waiting.drop_newest())
+        log_limited(log.warning, "accept.shed", reason="too many connections wait for their turn")
+        return True
 
     def _pass_on(self) -> None:
         """Make connections of the waiting descriptors, as far as the factory wants them now."""
-        taken = 0
-        waiting = self._waiting
-        while waiting.count and taken < ACCEPTS and self._is_wanted():
+        for _ in range(ACCEPTS):
+            if not self._waiting.count or (self._puts_off is not None and self._puts_off()):
+                break
             try:
-                taken += self._accept(waiting.next())
+                self._accept_next()
             except Exception:  # An error of one connection must not stop the port.
                 log.exception("stream.failed")
-                taken += 1
-        if waiting.count and not self._is_due:
+        if self._waiting.count and not self._is_due:
             self._is_due = True
             self._poller.soon(self._go_on_passing)
-
-    def _is_wanted(self) -> bool:
-        return self._puts_off is None or self._waiting.count > FEW or not self._puts_off()
 
     def _go_on_passing(self) -> None:
         self._is_due = False
         hooks.run(self._pass_on)
 
-    def _accept(self, descriptor: int) -> bool:
-        """Make a connection of the descriptor; return False if the factory refuses it."""
+    def _accept_next(self) -> None:
+        """Make a connection of the next descriptor, unless the factory refuses it; read it."""
+        began = self._poller.now()
+        is_crowd = self._waiting.count > CROWD
+        descriptor = self._waiting.next()
+        stream = self._accept(descriptor, is_crowd=is_crowd)
+        if self._charge is not None:
+            self._charge(self._poller.now() - began)  # What it sent is charged where it is served.
+        if stream is not None:
+            self._poller.readNow(stream, descriptor)
+
+    def _accept(self, descriptor: int, *, is_crowd: bool) -> AcceptedStream | None:
         protocol = None
         try:
-            if self._drops is not None and self._drops(descriptor):
-                return False
+            if is_crowd and self._drops is not None and self._drops(descriptor):
+                return None
             address = peer_of(descriptor) if self._asks_for_address else None
             protocol = self.factory.buildProtocol(address)
         finally:
             if protocol is None:
                 os.close(descriptor)
-        if protocol is not None:
-            stream = AcceptedStream(descriptor, protocol, self._poller)
-            protocol.makeConnection(stream)
-            self._poller.readNow(stream, descriptor)
-        return True
+        if protocol is None:
+            return None
+        stream = AcceptedStream(descriptor, protocol, self._poller)
+        protocol.makeConnection(stream)
+        return stream
 
     def _pause(self, reason: str | None) -> None:
         # Waiting connections stay in the backlog; accepting again at once would spin.
