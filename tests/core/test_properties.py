@@ -30,7 +30,7 @@ from tests.support.property_lists import (
 from txbroker.journal.store.record_format import decode_records, encode_records
 from txbroker.model.errors import PeerError
 from txbroker.mqtt.wire.message import Message
-from txbroker.mqtt.wire.property_list import cut_list
+from txbroker.mqtt.wire.property_list import MOST_PROPERTIES, cut_list
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 from txbroker.storage.segment import Batch
 
@@ -109,6 +109,17 @@ def test_lists_that_are_not_plain_are_for_others(core: Any, name: str, qos: int)
         ):
             with pytest.raises(PeerError, match="no PUBLISH"):
                 work()
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_lists_of_too_many_properties_are_for_others(core: Any, qos: int) -> None:
+    """The decoder refuses them; one property less is nothing that anybody looks at."""
+    for more, is_left in ((0, False), (1, True)):
+        properties = b"\x26\0\0\0\0" * (MOST_PROPERTIES + more)
+        packet = publish(b"a", with_length(properties) + b"x", qos, 7)
+        client = a_client(core, level=5)
+        assert (client.step(packet) is not None) == is_left
 
 
 @both

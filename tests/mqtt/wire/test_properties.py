@@ -21,6 +21,7 @@ from txbroker.mqtt.wire.properties import (
     property_list,
     split_properties,
 )
+from txbroker.mqtt.wire.property_list import MOST_PROPERTIES, are_many
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
@@ -221,3 +222,19 @@ def test_reason_codes_are_those_of_the_standard() -> None:
     expected = {0, 1, 2, 4, 0x10, 0x11, 0x18, 0x19, *range(0x80, 0xA3)}
 
     assert expected == set(ReasonCode)
+
+
+@pytest.mark.parametrize("kind", [PacketKind.CONNECT, PacketKind.PUBLISH, PacketKind.DISCONNECT])
+def test_a_packet_has_so_many_properties_and_no_more(kind: PacketKind) -> None:
+    """To decode the three million for which a packet has room takes the node five seconds."""
+    one = b"\x26\0\0\0\0"
+    assert MOST_PROPERTIES == len(decode_properties(one * MOST_PROPERTIES, kind).user_properties)
+    with pytest.raises(ProtocolViolation) as refused:
+        decode_properties(one * (MOST_PROPERTIES + 1), kind)
+    assert ReasonCode.QUOTA_EXCEEDED == refused.value.reason_code
+
+
+def test_a_longer_list_is_found_by_its_count() -> None:
+    assert not are_many(b"\x26\0\0\0\0" * MOST_PROPERTIES)
+    assert are_many(b"\x26\0\0\0\0" * (MOST_PROPERTIES + 1))
+    assert not are_many(b"\x26\0\0\xff\xff" + bytes(65_535))

@@ -169,6 +169,7 @@ public:
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
         Traits traits;
         if (!are_plain(properties, size, traits) || traits.expires) return false;
+        if (traits.count > MOST_PROPERTIES) return false;
         if (leaves_text && traits.is_text) return false;
         last_list_ = properties;
         last_list_size_ = size;

@@ -6,6 +6,9 @@
 
 namespace txbroker {
 
+// `mqtt.wire.property_list.MOST_PROPERTIES`.
+constexpr size_t MOST_PROPERTIES = 1'000;
+
 constexpr Byte LISTED = 0xC0, LISTED_LEVEL = 5, USER_PROPERTY = 0x26;
 
 inline Byte unlisted(Byte first) { return (first & LISTED) == LISTED ? first & Byte(~LISTED) : first; }
@@ -43,6 +46,7 @@ inline bool pass_text(const Byte*& at, const Byte* end) {
 struct Traits {
     bool expires = false;  // there is a message expiry interval
     bool is_text = false;  // the payload is UTF-8, as the payload format indicator says
+    size_t count = 0;      // of properties
 };
 
 // Whether properties are those that travel with a message, and legal.
@@ -52,6 +56,7 @@ inline bool are_plain(const Byte* at, size_t size, Traits& traits) {
     uint64_t known = 0;
     while (at < end) {
         const Byte identifier = *at++;
+        ++traits.count;
         if (identifier > USER_PROPERTY || known >> identifier & 1) return false;
         if (identifier != USER_PROPERTY) known |= uint64_t(1) << identifier;
         const Byte* text = at + 2;

@@ -9,7 +9,7 @@ from txbroker.core.reference.link_scope import LinkScope
 from txbroker.mqtt.wire.fields import limit_levels, topic_name_of
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.message_expiry import expiry_of
-from txbroker.mqtt.wire.property_list import LISTED, is_text, list_at
+from txbroker.mqtt.wire.property_list import LISTED, are_many, is_text, list_at
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 __all__ = [
@@ -98,8 +98,9 @@ def plain_publish(
     Return the positions in a PUBLISH of this form that begins at `start` of a run, or None.
 
     None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN or
-    a list that is not plain, or it expires: a run does not age. Or its topic begins with `$`, or is
-    outside the link scope `bailiwick`. `leaves_text`: or the packet says that its payload is UTF-8.
+    a list that is not plain or too long, or it expires: a run does not age. Or its topic begins
+    with `$`, or is outside the link scope `bailiwick`. `leaves_text`: or the packet says that its
+    payload is UTF-8.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
@@ -116,7 +117,9 @@ def plain_publish(
         if found is None:
             return None
         properties = body[slice(*found)]
-        if expiry_of(properties) is not None or (leaves_text and is_text(properties)):
+        if expiry_of(properties) is not None or are_many(properties):
+            return None
+        if leaves_text and is_text(properties):
             return None
         payload = found[1]
     try:

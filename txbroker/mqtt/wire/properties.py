@@ -16,6 +16,7 @@ from txbroker.mqtt.wire.fields import FieldReader, pack_sized, pack_text
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.level5_clauses import names_level_5
 from txbroker.mqtt.wire.packet_kind import PacketKind
+from txbroker.mqtt.wire.property_list import MOST_PROPERTIES
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
@@ -244,7 +245,13 @@ def property_list(raw: bytes) -> bytes:
 def _walk(raw: bytes, kind: PacketKind) -> Iterator[tuple[Property, Any, bytes]]:
     """Yield the properties of a list in their order: row, checked value, and bytes of each."""
     fields = FieldReader(raw)
+    left = MOST_PROPERTIES
     while fields:
+        left -= 1
+        if left < 0:
+            reason = f"{kind.subject} has more than {MOST_PROPERTIES} properties."
+            code = ReasonCode.QUOTA_EXCEEDED
+            raise ProtocolViolation("section 4.13.2", reason, reason_code=code)
         start = fields.offset
         identifier = fields.varint()
         row = _BY_IDENTIFIER.get(identifier)

@@ -24,6 +24,13 @@ LISTED: Final = 0xC0
 LISTED_LEVEL: Final = 5
 """Level from which on a PUBLISH has a property list on the wire."""
 
+MOST_PROPERTIES: Final = 1_000
+"""
+Properties of a packet of a client: more are refused.
+
+A packet of 16 MiB has room for three million. To decode these takes the node five seconds.
+"""
+
 PAYLOAD_FORMAT: Final = 0x01
 USER_PROPERTY: Final = 0x26
 
@@ -102,6 +109,13 @@ def parts_of(properties: bytes) -> Iterator[tuple[int, int]]:
 def is_text(properties: bytes) -> bool:
     """True if the payload format indicator of a plain list says that the payload is UTF-8."""
     return any(name == PAYLOAD_FORMAT and properties[at + 1] for at, name in parts_of(properties))
+
+
+def are_many(properties: bytes) -> bool:
+    """True if a plain list has more properties than a packet of a client may have."""
+    if len(properties) <= MOST_PROPERTIES:
+        return False
+    return sum(1 for _ in parts_of(properties)) > MOST_PROPERTIES
 
 
 def are_plain(properties: bytes) -> bool:
