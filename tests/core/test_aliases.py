@@ -86,6 +86,20 @@ def test_aliases_stay_within_their_number_and_the_packet_size(core: Any) -> None
 
 
 @both
+def test_topics_with_aliases_stay_within_their_bytes(core: Any) -> None:
+    """A stranger has thousands of connections; usual topics find room beside long ones."""
+    client = a_subscriber(core, 100)
+    long = [(b"%d/" % number).ljust(1000, b"x") for number in range(20)]
+    for topic in [*long, b"hall/1"]:
+        for _ in range(2):
+            client.packet_writer.send_qos0(publish(topic, b"1", properties=b""))
+    aliases = [alias for _, alias, _ in sent(client)]
+    assert [[0, number] for number in range(1, 17)] + [[0, 0]] * 4 + [[0, 17]] == [
+        aliases[at : at + 2] for at in range(0, len(aliases), 2)
+    ]
+
+
+@both
 def test_dropped_packets_tell_no_alias(core: Any) -> None:
     """The client would know nothing of it."""
     client = a_subscriber(core, 2)

@@ -11,18 +11,28 @@
 namespace txbroker {
 
 class Aliases {
-    static constexpr size_t LEAST = 4, LONGEST = 1024, SPARE = 64;
+    static constexpr size_t LEAST = 4, LONGEST = 1024, SPARE = 64, MOST_BYTES = 16 * 1024;
 
     std::unordered_map<std::string, uint16_t> known_;  // 0: the topic has come once
     uint16_t most_, last_ = 0;
+    size_t bytes_ = 0;  // of known topics
+
+    void forget_spare() {
+        std::erase_if(known_, [this](const auto& one) {
+            if (!one.second) bytes_ -= one.first.size();
+            return !one.second;
+        });
+    }
 
     // The alias of a topic that comes now, 0 for none; whether the client has yet to be told.
     uint16_t find(std::string topic, bool& is_new) {
         auto found = known_.find(topic);
         if (found == known_.end()) {
             if (last_ == most_) return 0;
-            if (known_.size() >= size_t(most_) + SPARE)
-                std::erase_if(known_, [](const auto& one) { return !one.second; });
+            const bool is_large = bytes_ + topic.size() > MOST_BYTES;
+            if (is_large || known_.size() >= size_t(most_) + SPARE) forget_spare();
+            if (bytes_ + topic.size() > MOST_BYTES) return 0;
+            bytes_ += topic.size();
             known_.emplace(std::move(topic), 0);
             return 0;
         }

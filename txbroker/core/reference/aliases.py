@@ -16,6 +16,9 @@ LONGEST = 1024
 SPARE = 64
 """Topics that came once and are remembered, beside as many as get an alias."""
 
+MOST_BYTES = 16 * 1024
+"""Bytes of the known topics of a connection: a stranger has thousands of connections."""
+
 GROWTH = 5
 """Bytes by which a packet that tells an alias is longer, at most."""
 
@@ -29,6 +32,7 @@ class Aliases:
         self._most = most
         self._last = 0
         self._known: dict[bytes, int] = {}  # 0: the topic has come once
+        self._bytes = 0
 
     def put(self, packet: bytes) -> bytes:
         """Return a PUBLISH of level 5 and QoS 0 with an alias, or as it is."""
@@ -56,8 +60,13 @@ class Aliases:
         if alias is None:
             if self._last == self._most:
                 return 0
-            if len(self._known) >= self._most + SPARE:
+            is_large = self._bytes + len(topic) > MOST_BYTES
+            if is_large or len(self._known) >= self._most + SPARE:
                 self._known = {one: known for one, known in self._known.items() if known}
+                self._bytes = sum(map(len, self._known))
+            if self._bytes + len(topic) > MOST_BYTES:
+                return 0
+            self._bytes += len(topic)
             self._known[topic] = 0
             return 0
         if not alias and self._last < self._most:
