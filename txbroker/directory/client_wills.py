@@ -38,6 +38,12 @@ from txbroker.mqtt.wire.packets import Will
 CHUNK = 100
 """Wills that one turn publishes."""
 
+MOST_BYTES = 32 * 1024 * 1024
+"""Bytes of this node's wills, beyond which only small ones are accepted; keepers copy them."""
+
+SMALL = 1024
+"""Bytes of a small will."""
+
 SENT_LIMIT = 100_000
 """Upper bound of published wills of unreachable nodes in the table."""
 
@@ -50,6 +56,15 @@ def will_id(client_id: str, node: str, directory_will: DirectoryWill) -> WillId:
     return owner_of_will(node, client_id), directory_will.life, directory_will.number
 
 
+def will_size(will: Will) -> int:
+    """Return the bytes that a will has."""
+    return len(will.topic) + len(will.payload) + len(will.properties)
+
+
+def _size(directory_will: DirectoryWill) -> int:
+    return will_size(directory_will.will)
+
+
 class OwnWills:
     """The durable wills of this node's connections, in the life `life` of its process."""
 
@@ -58,12 +73,17 @@ class OwnWills:
         self._life = life
         self._last = 0
         self._all = {key.decode(): _from_bytes(value) for key, value in table.items()}
+        self._bytes = sum(map(_size, self._all.values()))
 
     def store(self, client_id: str, will: Will) -> DirectoryWill:
         """Store the will of a new connection, in place of an earlier connection's will."""
         self._last += 1
         directory_will = DirectoryWill(life=self._life, number=self._last, will=will)
+        earlier = self._all.get(client_id)
+        if earlier is not None:
+            self._bytes -= _size(earlier)
         self._all[client_id] = directory_will
+        self._bytes += _size(directory_will)
         self._table.put(client_id.encode(), _to_bytes(directory_will))
         return directory_will
 
@@ -72,7 +92,17 @@ class OwnWills:
         known = self._all.get(client_id)
         if known is not None and (directory_will is None or known == directory_will):
             del self._all[client_id]
+            self._bytes -= _size(known)
             self._table.delete(client_id.encode())
+
+    def has_room(self, will: Will) -> bool:
+        """
+        True if one more will fits; a small will always does.
+
+        A will of the largest size takes 190 KiB. A stranger filled the memory with some thousand.
+        """
+        size = will_size(will)
+        return size <= SMALL or self._bytes + size <= MOST_BYTES
 
     def get(self, client_id: str) -> DirectoryWill | None:
         """Return the will of the client's connection."""

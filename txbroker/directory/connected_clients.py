@@ -78,6 +78,10 @@ class ConnectedClients:
 
     # from the edge
 
+    def has_room(self, will: Will) -> bool:
+        """True if a client with this will may connect."""
+        return self._wills.has_room(will)
+
     def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
         """
         Register a client that has its session; return its will in the form in which it is

@@ -16,7 +16,7 @@ from tests.support.edge_bench import EdgeBench
 from tests.support.roaming import Alone
 from txbroker.config import ReserveSize
 from txbroker.edge.routing.edge_limits import EdgeLimits
-from txbroker.mqtt.transport import connection_output
+from txbroker.mqtt.transport import connection_output, subscribe_packets
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
 from txbroker.mqtt.transport.service import MqttService, SocketOutputs
@@ -434,3 +434,30 @@ def test_halves_of_packets_are_bounded_together(bench: Bench) -> None:
     for client in clients:
         client.protocol.connectionLost()
     assert 0 == bench.service.halves.held
+
+
+def test_long_filters_have_room_in_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger would fill the memory with them; a usual client's fit always."""
+    monkeypatch.setattr(subscribe_packets, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(subscribe_packets, "FEW_BYTES", 100)
+    stranger, usual = bench.client("stranger"), bench.client("usual")
+
+    def codes(client: Dialogue, *filters: str) -> list[int]:
+        client.say(wire.subscribe(1, *((text, 0) for text in filters)))
+        route = bench.edge.route("x")
+        for request in list(route.interest.requests):
+            bench.edge.edge.interests.on_answer(route, request, 0, [])
+        bench.turn.end()
+        buffer = bytearray(client.transport.value())
+        client.transport.clear()
+        packet = wire.cut_packet(buffer)
+        assert packet is not None and packet.kind == wire.SUBACK
+        return list(packet.body[2:])
+
+    assert [0, 0x80, 0] == codes(stranger, "x/".ljust(500, "a"), "x/".ljust(600, "b"), "x/c")
+    assert [0] == codes(stranger, "x/".ljust(480, "d"))
+    assert [0x80] == codes(stranger, "x/".ljust(50, "e"))
+    assert [0, 0x80] == codes(usual, "x/".ljust(60, "f"), "x/".ljust(60, "g"))
+    stranger.say(wire.unsubscribe(2, "x/".ljust(500, "a")))
+    stranger.transport.clear()
+    assert [0] == codes(usual, "x/".ljust(60, "g"))

@@ -272,6 +272,8 @@ class ClientSessions:
             return "limits.sessions: the node has no room for another session"
         if will is not None and will.qos and not self.wills.has_room(will.topic):
             return "the node has no room for another will that waits for the zone of its topic"
+        if will is not None and self._presence is not None and not self._presence.has_room(will):
+            return "the node has no room for another large will"
         return ""
 
     def connect(

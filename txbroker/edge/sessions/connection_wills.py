@@ -29,6 +29,9 @@ WILLS = 10_000
 class ClientPresence(Protocol):
     """Port to the client directory, which has to know the clients that are connected here."""
 
+    def has_room(self, will: Will) -> bool:
+        """True if a client with this will may connect."""
+
     def connected(self, client_id: str, *, clean: bool, will: Will | None) -> DirectoryWill | None:
         """
         Note that the client has its session, clean or kept; return its will as it is to be

@@ -63,6 +63,7 @@ class Interests:
         self._stale: dict[SubscribeRequest, None] = {}
         self._on_confirmed = on_confirmed
         self._counts: dict[str, int] = {}
+        self.size = 0  # characters of the filters of all subscriptions
         self._pending: dict[object, SubscribeRequest] = {}
         self._of: dict[object, dict[SubscribeRequest, None]] = {}
         self._request = count(1)
@@ -96,12 +97,14 @@ class Interests:
 
     def add(self, topic_filter: str) -> None:
         """Count one more subscription with the filter."""
+        self.size += len(topic_filter)
         count = self._counts[topic_filter] = self._counts.get(topic_filter, 0) + 1
         if count == 1:
             self._filters.add(topic_filter)
 
     def remove(self, topic_filter: str) -> None:
         """Count one subscription less; the last one withdraws the filter from all owners."""
+        self.size -= len(topic_filter)
         self._counts[topic_filter] -= 1
         if self._counts[topic_filter]:
             return

@@ -270,6 +270,8 @@ class ConnectionLifetime:
         self._is_open = False
         self._packet_reader.close()
         self._job = None
+        if self._aliases is not None:
+            self._aliases.end()
         if self._deaf is not None:
             self._deaf.end()
         service.unauthenticated.forget(self)

@@ -41,7 +41,7 @@ class PublishAdmission(ConnectionOutput):
         service = self._service
         if packet.topic_alias:
             if self._aliases is None:
-                self._aliases = TopicAliases(service.topic_aliases)
+                self._aliases = TopicAliases(service.topic_aliases, service.alias_bytes)
             packet = self._aliases.resolve(packet)
         is_new = packet.qos > 0 and not packet.dup  # where all identifiers are open, none is free
         if is_new and self._open_publishes(session) >= service.receive_maximum:

@@ -9,6 +9,7 @@ from txbroker.core import Router
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.model.counters import Counters
+from txbroker.mqtt.transport.topic_aliases import AliasBytes
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.deadlines import Deadlines
@@ -105,6 +106,7 @@ class MqttService:
         self.max_subscriptions = max_subscriptions
         self.receive_maximum = receive_maximum
         self.topic_aliases = topic_aliases
+        self.alias_bytes = AliasBytes()
         self.keepalive_max = keepalive_max
         self.checks_utf8 = checks_utf8
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory

@@ -49,6 +49,17 @@ CHECKED: Final = 256
 SUBSCRIBE: Final = 0x82
 UNSUBSCRIBE: Final = 0xA2
 
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""
+Bytes of all subscriptions' filters, beyond which a session has room for `FEW_BYTES`.
+
+A session may have 10,000 filters of 64 KiB. One stranger with a single connection filled the memory
+of a node.
+"""
+
+FEW_BYTES: Final = 16 * 1024
+"""Bytes of filters that any session may have: those of a usual client."""
+
 Send = Callable[[Suback | Unsuback], None]
 """Sends an answer to the client, if the connection of the request is still the session's."""
 
@@ -248,7 +259,10 @@ def _admit(
     full = ReasonCode.QUOTA_EXCEEDED if is_5 else SUBACK_FAILURE
     codes = [options & QOS_BITS for _, options in filters]
     room = most - len(known) - len(shared)
-    if len(filters) <= room and not any(text.startswith(GROUP_PREFIX) for text, _ in filters):
+    size = _room_in_bytes(service, session)
+    is_small = sum(len(text) for text, _ in filters) <= size
+    has_groups = any(text.startswith(GROUP_PREFIX) for text, _ in filters)
+    if len(filters) <= room and is_small and not has_groups:
         return filters, codes
     admitted: dict[str, int] = {}
     refused = 0
@@ -257,7 +271,8 @@ def _admit(
             codes[place] = SUBACK_FAILURE
             continue
         if not (topic_filter in known or topic_filter in shared or topic_filter in admitted):
-            if room <= 0:
+            size -= len(topic_filter)
+            if room <= 0 or size < 0:
                 codes[place] = full
                 refused += 1
                 continue
@@ -274,6 +289,14 @@ def _admit(
             value=most,
         )
     return tuple(admitted.items()), codes
+
+
+def _room_in_bytes(service: MqttService, session: Session) -> int:
+    """Return the bytes of further filters for which the session has room."""
+    left = MOST_BYTES - service.edge.interests.size
+    if left > FEW_BYTES:
+        return left
+    return FEW_BYTES - sum(map(len, session.subscriptions)) - sum(map(len, session.shared))
 
 
 def _is_legal(topic_filter: str) -> bool:
