@@ -15,6 +15,7 @@ from typing import Final
 
 from tests.support import wire
 from tests.support.nodes import Address
+from tests.system.attack_list5 import ATTACKS_5
 from tests.system.call_attacks import CALLS, call_storm
 from tests.system.innocents import Ports, Stranger
 
@@ -386,4 +387,5 @@ ATTACKS: Final[dict[str, Attack]] = {
     "retained-flood-64k": partial(retained_flood, size=65_000),
     "retained-answers": retained_answers,
     **{name: partial(call_storm, call=call) for name, call in CALLS.items()},
+    **ATTACKS_5,
 }
