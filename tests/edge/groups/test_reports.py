@@ -251,6 +251,7 @@ def test_a_group_beyond_the_bound_is_taken_when_there_is_room() -> None:
     with patch.object(group_coordinators, "GROUPS", 0):
         joined(world, 2, "c1")
     before = world.coordinators.groups
+    assert world.counters.get("group.over_limit") > 0
     for _ in range(REPEAT):
         world.beat()
     carry(world)
