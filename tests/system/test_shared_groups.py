@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient5 import RawClient5
 
+from .commands import output
 from .groups import GroupMember, GroupPublisher
 
 TOPICS = ["p/a", "p/q/b", "p/q/c"]
@@ -62,9 +63,9 @@ def play(
     *,
     expiry: int | None = 60,
     leaves: Callable[[], bool] = lambda: False,
+    at: Sequence[str] = ("root", "p", "q", "e1", "e2", "e2"),
 ) -> None:
     """Six members, three publishers and a disturbance; then all is processed, QoS 2 once."""
-    at = ["root", "p", "q", "e1", "e2", "e2"]
     members = [
         GroupMember(nodes[name], f"m{place}", group, expiry=expiry, leaves=leaves)
         for place, name in enumerate(at)
@@ -153,3 +154,74 @@ def test_a_group_follows_its_zone(nodes: dict[str, NodeProcess], tmp_path: Path)
                 member.connect("away", clean=False, expiry=60)
                 found = [message.payload for message in member.take(10)]
     assert found == [b"%d" % number for number in range(10)]
+
+
+def test_the_coordinator_retires(nodes: dict[str, NodeProcess]) -> None:
+    """The group goes to the parent with its zone, amid the traffic of others."""
+    began = time.monotonic()
+
+    def disturb() -> None:
+        time.sleep(SECONDS / 3)
+        if nodes["p"].running and time.monotonic() - began > SECONDS / 3:
+            output("retire", nodes["p"].grpc)
+
+    play(nodes, "$share/g/p/#", disturb, at=["root", "root", "q", "e1", "e1", "q"])
+
+
+@pytest.mark.parametrize("expiry", [None, 600])
+def test_the_coordinator_is_lost_for_good(
+    nodes: dict[str, NodeProcess], expiry: int | None
+) -> None:
+    """Its zone is taken back: once the group is there, members get all that is published."""
+    members = [
+        GroupMember(nodes[name], f"m{place}", "$share/g/p/+", expiry=expiry)
+        for place, name in enumerate(("root", "e1", "q"))
+    ]
+    for member in members:
+        member.start()
+    for member in members:
+        assert member.is_subscribed.wait(30.0), member.error
+    with RawClient5(nodes["root"].mqtt) as pub:
+        pub.connect("pub")
+        for number in range(20):
+            pub.publish("p/a", b"early %d" % number, qos=number % 2 + 1)
+    nodes["p"].kill()
+    output("reclaim", nodes["root"].grpc, "p", "--forget")
+    deadline = time.monotonic() + STUCK
+    with RawClient5(nodes["e1"].mqtt) as pub:
+        pub.connect("pub")
+        while b"probe" not in processed(members):
+            assert time.monotonic() < deadline
+            pub.publish("p/a", b"probe", qos=1)
+            time.sleep(0.05)
+        for number in range(40):
+            pub.publish("p/a", b"%d" % number, qos=number % 2 + 1)
+    late = {b"%d" % number for number in range(40)}
+    while missing := late - processed(members).keys():
+        assert time.monotonic() < deadline, f"{len(missing)}: {min(missing)!r}"
+        time.sleep(0.05)
+    for member in members:
+        member.stop()
+    found = processed(members)
+    assert not [number for number in range(1, 40, 2) if found[b"%d" % number] > 1]
+    assert min(member.processed.total() for member in members)
+
+
+def test_a_members_node_is_forgotten(nodes: dict[str, NodeProcess]) -> None:
+    """What a member without a session had at QoS 2 waits for the node, and is lent again then."""
+    with RawClient5(nodes["e1"].mqtt) as lost, RawClient5(nodes["root"].mqtt) as pub:
+        lost.connect("lost")
+        lost.subscribe(("$share/g/p/+", 2))
+        pub.connect("pub")
+        for number in range(20):
+            pub.publish("p/a", b"%d" % number, qos=number % 2 + 1)
+        assert 20 == len({lost.expect_publish().payload for _ in range(20)})
+        nodes["e1"].kill()
+        with RawClient5(nodes["e2"].mqtt, timeout=STUCK) as other:
+            other.connect("other", expiry=600)
+            other.subscribe(("$share/g/p/+", 2))
+            exact = {b"%d" % number for number in range(1, 20, 2)}
+            found = {message.payload for message in other.take(10)}
+            assert not found & exact
+            output("forget", nodes["root"].grpc, "e1")
+            assert exact == {message.payload for message in other.take(10)}
