@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from txbroker.delegation.state import node_state
+from txbroker.journal.store import part_meta
 from txbroker.journal.store.part_folders import is_dropped
 from txbroker.model.errors import StoreError
 from txbroker.storage import atomic_file, checked_file, newest_segment
@@ -18,6 +20,8 @@ from txbroker.storage.recovery import (
     scan_segment,
 )
 from txbroker.storage.segment import Segment, pack_segment, segment_path
+
+_SMALL_FILES = {"state.json": node_state.UNCHECKED, "part.json": part_meta.UNCHECKED}
 
 _MOST = 1 << 32
 """The most entries of one segment: so many batches, each with so many records."""
@@ -35,8 +39,8 @@ def repair(folder: Path) -> list[str]:
     for path, _, names in sorted(os.walk(folder)):
         if is_dropped(Path(path).name):
             continue
-        for name in ("state.json", "part.json"):
-            lines += checked_file.repair(Path(path, name))
+        for name, unchecked in _SMALL_FILES.items():
+            lines += checked_file.repair(Path(path, name), unchecked=unchecked)
         if any(is_segment_name(name) or name == newest_segment.NAME for name in names):
             try:
                 lines += _repair_log(Path(path))

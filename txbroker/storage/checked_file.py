@@ -87,16 +87,25 @@ def load(path: Path, *, what: str, known: int, unchecked: int, data: Path) -> di
     return dict(raw)
 
 
-def repair(path: Path) -> list[str]:
-    """Replace a damaged or missing file with its copy; return a line for each replacement."""
+def repair(path: Path, *, unchecked: int) -> list[str]:
+    """
+    Replace a damaged or missing file with its copy; return a line for each damaged file.
+
+    Formats up to `unchecked` have no checksum. A crash of the machine may take the unsynced copy.
+    """
     copy = _copy_of(path)
-    if not copy.exists() or _is_whole(path.read_bytes() if path.exists() else b""):
+    if not path.exists() and not copy.exists():
         return []
-    found = copy.read_bytes()
-    if not _is_whole(found):
+    found = path.read_bytes() if path.exists() else b""
+    if _is_whole(found):
         return []
-    atomic_file.replace(path, [found])
-    return [f"{path}: put back from {copy}"]
+    kept = copy.read_bytes() if copy.exists() else b""
+    if _is_whole(kept):
+        atomic_file.replace(path, [kept])
+        return [f"{path}: put back from {copy}"]
+    if _is_of_unchecked_format(found, unchecked):
+        return []
+    return [f"{path}: damaged, with no copy; restore the file from a backup"]
 
 
 def _copy_of(path: Path) -> Path:
@@ -107,6 +116,15 @@ def _is_whole(found: bytes) -> bool:
     """True if `found` is the content of a file that `save` wrote."""
     said = found[len(_BEGINNING) : _REST]
     return found.startswith(_BEGINNING) and said == b"%08x" % crc32(found[_REST:])
+
+
+def _is_of_unchecked_format(found: bytes, unchecked: int) -> bool:
+    """True if `found` is the content of a file from before checksums."""
+    try:
+        raw = json.loads(found)
+        return raw["format"] <= unchecked and "checksum" not in raw
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _remedy(path: Path, data: Path) -> str:

@@ -374,6 +374,22 @@ def test_a_part_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert [KEY] == list(store.journals.parts)
 
 
+def test_repair_names_a_damaged_part_whose_copy_a_crash_took(tmp_path: Path) -> None:
+    """Nobody is told that nothing is damaged where the node refuses to start."""
+    store = Store(tmp_path)
+    store.part().append(message("a"), LIVE, 1, time=0)
+    store.end_turn()
+    file = store.part().log.folder / "part.json"
+    file.with_suffix(".copy").unlink()
+    assert [] == repair(tmp_path)
+    damaged = file.read_bytes().replace(b"garage", b"garagf")
+    file.write_bytes(damaged)
+
+    said = [f"{file}: damaged, with no copy; restore the file from a backup"]
+    assert said == repair(tmp_path)
+    assert damaged == file.read_bytes()
+
+
 @pytest.mark.parametrize("damage", ["gone", "flipped"])
 def test_repair_puts_the_copy_of_a_part_back(tmp_path: Path, damage: str) -> None:
     """Records of a part that nothing describes are refused, never passed over."""

@@ -31,7 +31,7 @@ FORMAT = 3
 RESERVE = "reserve"
 """A file of zeros that is deleted when the disk is full: a start must be able to save its state."""
 
-_UNCHECKED = 2
+UNCHECKED = 2
 _WHAT = "a node's state"
 _SMALLEST = 64 * 1024
 
@@ -94,7 +94,7 @@ class DataFolder:
     def load(self, node: str, zone: str | None) -> NodeState:
         """Load the last saved state, or return a new node's; raises `StoreError`."""
         raw = checked_file.load(
-            self._file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=self._path
+            self._file, what=_WHAT, known=FORMAT, unchecked=UNCHECKED, data=self._path
         )
         if raw is None:
             return NodeState(node=node, zone=zone)

@@ -14,7 +14,9 @@ from txbroker.storage import checked_file
 FORMAT = 2
 """Version of `part.json`; a start refuses a newer one."""
 
-_UNCHECKED = 1
+UNCHECKED = 1
+"""The last format without a checksum."""
+
 _WHAT = "a part of a journal"
 _META = "part.json"
 
@@ -46,7 +48,7 @@ def load(folder: Path, data: Path) -> PartMeta | None:
     `data`: see `checked_file.load`. Raises `StoreError`.
     """
     file = folder / _META
-    raw = checked_file.load(file, what=_WHAT, known=FORMAT, unchecked=_UNCHECKED, data=data)
+    raw = checked_file.load(file, what=_WHAT, known=FORMAT, unchecked=UNCHECKED, data=data)
     if raw is None:
         if any(folder.glob("*.log")):
             raise StoreError(f"{file}: missing; restore the folder from a backup")
