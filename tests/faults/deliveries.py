@@ -15,6 +15,7 @@ from .events import (
     Connected,
     Connecting,
     Delivered,
+    Disconnected,
     Event,
     Faulted,
     Overdue,
@@ -129,6 +130,7 @@ class Deliveries:
         self._sessions: dict[str, _Session] = {}
         self._is_calm = True
         self._is_void = False
+        self._wills: list[_Message] = []  # of connections that have ended since the last calm
 
     def feed(self, event: Event) -> None:
         match event:
@@ -140,6 +142,8 @@ class Deliveries:
                 self._report_missing(event)
             case Connecting() if event.will:
                 self._on_will(event)
+            case Disconnected():
+                self._on_disconnected(event)
             case Connected(code=0):
                 self._on_connected(event)
             case SubscribeSent():
@@ -221,6 +225,7 @@ class Deliveries:
 
     def _on_calm(self, event: Calm) -> None:
         self._is_calm = True
+        self._wills.clear()
         self._is_void = False
         self._report_missing(event)
         for session in self._sessions.values():
@@ -246,6 +251,13 @@ class Deliveries:
             session=self._begun[event.client],
             is_late=self._is_void,
         )
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        """A will is sent then, if there is one, and may be on its way until the calm."""
+        will = self._messages.get((of_will(event.client), event.connection))
+        if will is not None:
+            will.is_late |= self._is_void
+            self._wills.append(will)
 
     def _on_sent(self, event: Sent) -> None:
         message = self._messages.get((event.client, event.number))
@@ -277,6 +289,8 @@ class Deliveries:
 
     def _on_ruined(self, event: Ruined) -> None:
         self._is_void |= event.is_void
+        for will in self._wills:
+            will.is_late |= event.is_void
         for number, message in self._messages.items():
             message.owed -= self._losses.sessions
             message.is_late |= has_served(event, message.topic)

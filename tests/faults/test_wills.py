@@ -139,6 +139,22 @@ def test_no_will_is_due_when_a_node_is_lost() -> None:
     assert [] == story.connect(3, present=True).end(3).add(Calm).broken()
 
 
+VOID = {"node": "root", "zones": ("",), "kept": ("a",), "nodes": ("root",), "is_void": True}
+
+
+def test_will_on_its_way_to_a_root_that_is_lost_may_come_twice() -> None:
+    """As what clients publish: the empty root took it for its child, or did not answer."""
+    story = Story().connect(2).fault("void root").add(Ruined, **VOID).end(2)
+    assert [] == story.will(2).will(2).add(Calm).broken()
+    assert ["duplicate"] == story.will(2).broken()
+
+    story = Story().connect(2).fault("void root").end(2).add(Ruined, **VOID)
+    assert [] == story.will(2).will(2).add(Calm).broken()
+
+    story = Story().connect(2).fault("kill c").end(2).will(2).add(Calm)
+    assert ["duplicate"] == story.add(Ruined, **VOID).will(2).broken()
+
+
 def test_will_of_open_connection_is_early() -> None:
     """Whichever nodes die or get another time meanwhile; one that is just ending is not."""
     story = Story().connect(2).fault("kill c").fault("clock a 100").will(2)
