@@ -170,3 +170,13 @@ def test_the_core_takes_nothing_of_a_cut_behind_a_known_header() -> None:
     with pytest.raises(LinkError, match="not of zone ''"):
         link.edge_end.work()
     assert [b"1", b"2"] == owner.client.payloads
+
+
+def test_a_retained_message_that_no_answer_has_told_of_is_refused() -> None:
+    """It would count as one of an answer that comes later."""
+    liar = Liar()
+    header = Batch(kind=Batch.RETAINED, stream=1, count=1)
+    liar._say(encode_frame(LinkFrame(batch=header)))
+
+    with pytest.raises(LinkError, match="belongs to an answer"):
+        liar._say(encode_publish("a/x", b"retained", 0, True, False, None))

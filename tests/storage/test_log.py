@@ -719,3 +719,17 @@ def test_trimming_and_closing_while_a_sync_runs(
     log.sync()
 
     assert log.synced == log.written
+
+
+def test_what_is_staged_is_counted_down_as_it_is_written(tmp_path: Path) -> None:
+    """Piece by piece; `staged_entries` bounds what waits for the disk."""
+    log = opened(tmp_path)
+    for count in (1, 5, 3):
+        log.append(b"x" * 1000, count, time=1)
+    assert 9 == log.staged_entries
+
+    while not log.write(most=1000):
+        log.check()
+
+    log.check()
+    assert (0, 0) == (log.staged, log.staged_entries)

@@ -52,6 +52,7 @@ class Lives:
         offsets = [part.append(Message("z", payload, 0), None, 0, time=1) for payload in payloads]
         for offset in offsets:
             bound.raise_bound(offset)
+        bound.check(part)
         if not killed:
             bound.close(part)
         flush_queue.end()
@@ -90,3 +91,13 @@ def test_a_run_that_is_not_known_is_another_one(
 
     assert [BLOCK + 1] == lives.life(b"2")
     assert [BLOCK + 2] == lives.life(b"3")
+
+
+def test_the_bound_rises_ahead_of_what_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is given above it could be given again."""
+    monkeypatch.setattr(offset_reservation, "BLOCK", 8)
+    lives = Lives(tmp_path)
+
+    assert list(range(1, 16)) == lives.life(*[b"x"] * 15, killed=True)

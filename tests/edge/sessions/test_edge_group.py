@@ -139,3 +139,40 @@ def test_a_member_that_leaves_returns_its_share() -> None:
 
     assert not ended
     assert [3, 4, 5] == sorted(place.offset for place in members.group.report().returned)
+
+
+def test_what_was_returned_and_is_lent_again_is_held_and_not_returned() -> None:
+    """The coordinator would lend it to another member as well."""
+    members = Members(1, inflight=1)
+    members.lend(1, 2)
+    session = members.clients[0].session
+    (packet_id,) = (e.packet_id for e in members.clients[0].events if isinstance(e, Publish))
+    assert packet_id is not None
+    session.sender.on_pubacks([packet_id])
+    members.lend(2, 1)
+
+    assert [[1, 2]] == members.offsets()
+    assert {} == members.group.report().returned
+
+
+def test_what_was_answered_and_is_lent_again_is_done() -> None:
+    """Its report was on its way; nobody gets it again, whether it comes alone or among many."""
+    members = Members(2)
+    for lease in members.lend(1, 10):
+        members.group.answer(lease)
+    before = members.offsets()
+    members.lend(1, 10)
+    members.lend(1, 1)
+
+    assert before == members.offsets()
+    assert 10 == len(members.group.report().done)
+
+
+def test_what_a_session_brings_along_and_has_here_is_not_done() -> None:
+    """Its client has not answered it."""
+    members = Members(1)
+    members.lend(1, 1)
+    members.group.own(LogPosition(PART, 1))
+    members.group.check()
+
+    assert () == members.group.report().done
