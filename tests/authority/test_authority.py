@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checking import checking
 from tests.support.journal import authority_of, caught_up
 from tests.support.recorders import EdgeRecorder, Events, cut, payloads
 from txbroker.authority import edge_peers as module
@@ -12,6 +13,8 @@ from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer, PublishVerdict
 from txbroker.delegation.delegation_table import DelegationState, DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest
 from txbroker.mqtt.wire.message import Message
+
+checked = checking(Authority)
 
 
 def serving(apex: str = "") -> tuple[Authority, DelegationTable]:

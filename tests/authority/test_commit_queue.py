@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checking import checking
 from tests.support.journal import MemoryJournal, authority_of, authority_over
 from tests.support.recorders import EdgeRecorder, cut, take
 from txbroker.authority.authority import Authority
@@ -12,6 +13,8 @@ from txbroker.delegation.delegation_table import DelegationState, DelegationTabl
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
+
+checked = checking(Authority)
 
 
 class Zone:

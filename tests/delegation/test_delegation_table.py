@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checking import checking
 from tests.support.recorders import cut
 from txbroker.delegation.delegation_table import (
     PASSAGES,
@@ -15,6 +16,8 @@ from txbroker.delegation.delegation_table import (
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.zone_cut import ZoneCut
+
+checked = checking(DelegationTable)
 
 
 def table_of(*cuts: ZoneCut, apex: str | None = "") -> DelegationTable:

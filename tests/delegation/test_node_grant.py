@@ -9,6 +9,7 @@ from secrets import randbelow
 import attrs
 import pytest
 
+from tests.support.checking import checking
 from tests.support.recorders import cut
 from txbroker.data.backups import restored
 from txbroker.delegation.delegation_table import Delegation, DelegationState
@@ -21,6 +22,8 @@ from txbroker.model.errors import PeerError, StoreError
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
+
+checked = checking(NodeGrant)
 
 HOME = cut("", node="home")
 ATTIC = cut("", node="attic")
@@ -534,3 +537,13 @@ def test_nobody_is_told_of_what_could_not_be_saved(
     assert attrs.evolve(disk.load(), incarnation=0, identity="") == NodeState(
         node="garage", zone="garage"
     )
+
+
+def test_only_the_last_lives_are_remembered(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zone that is restored each night must not grow its state for ever."""
+    monkeypatch.setattr("txbroker.delegation.node_grant.LIVES", 3)
+    node_grant = disk.start("", parent=None)
+    for _ in range(6):
+        node_grant.restore()
+
+    assert 3 == len(node_grant.lives) == len(disk.load("").lives)

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_replica import EntryReplica
@@ -21,6 +22,8 @@ from txbroker.directory.requests import (
     Register,
     Registered,
 )
+
+checked = checking(EntryReplica)
 
 LIFE = 4
 

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.directory import entry as words
 from txbroker.directory.entry import DirectoryEntry, pack, unpack
 from txbroker.directory.entry_table import EntryTable, EntryTableFull, KnownAbove
 from txbroker.model.errors import StoreError
 from txbroker.mqtt.wire.packets import Will
+
+checked = checking(EntryTable)
 
 WILL = Will(topic="w", payload=b"\x00gone", qos=1, retain=True)
 

@@ -8,8 +8,11 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.directory.members import LIMIT, RECORDS, REMOVED, SLICE, Member, Members
+
+checked = checking(Members)
 
 
 def member(name: str, version: int = 1, **fields: object) -> Member:
@@ -177,11 +180,11 @@ def test_there_is_a_limit() -> None:
     table = MemoryTable()
     node = members("a", *(member(f"n{n}", removed=True) for n in range(REMOVED + 5)), table=table)
 
+    node.merge(member(f"here{number}") for number in range(LIMIT + 5))
+    assert len(node.all) == RECORDS
     again = Members("a", "", table, is_root=True)
     assert len(node.removed) == len(again.removed) == REMOVED
     assert "n0" not in again.removed and f"n{REMOVED + 4}" in again.removed
-    node.merge(member(f"here{number}") for number in range(LIMIT + 5))
-    assert len(node.all) == RECORDS
 
 
 versions = st.builds(

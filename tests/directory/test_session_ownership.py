@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.directory.directory_ports import PendingPublishes
 from txbroker.directory.entry import pack
@@ -31,6 +32,8 @@ from txbroker.directory.session_ownership import (
 )
 from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
 from txbroker.model.machine_time import MachineTime
+
+checked = checking(SessionOwnership)
 
 
 class Host:

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from tests.storage.test_committer import Bench
+from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.journal.store import retention
 from txbroker.journal.store.journal_parts import JournalPart, Journals
@@ -17,6 +18,8 @@ from txbroker.model.log_position import JournalHolder, JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.storage.committer import Durability
 from txbroker.storage.lived_time import SECOND, EntryAges
+
+checked = checking(Retention)
 
 KEY = JournalId("z", 1)
 SEGMENT = 64 * 1024
@@ -131,6 +134,19 @@ def test_marks_of_a_part_that_comes_in_are_the_lower_of_two(tmp_path: Path) -> N
     keeping.retention.inherit("a", KEY, 40)
 
     assert {"a": {KEY: 20}} == keeping.retention.needs(KEY.zone)
+
+
+def test_an_edge_that_was_forgotten_is_not_known_after_a_start(tmp_path: Path) -> None:
+    """The next process would hold records back for it, which nobody reads."""
+    keeping = Keeping(tmp_path, POLICY)
+    keeping.retention.set_low_water("a", {KEY: 20})
+    keeping.retention.set_low_water("b", {KEY: 30})
+    keeping.retention.forget("a")
+    keeping.retention.check()
+
+    keeping.start()
+
+    assert {"b": {KEY: 30}} == keeping.retention.needs(KEY.zone)
 
 
 def test_an_edge_that_is_away_for_too_long_is_not_waited_for(tmp_path: Path) -> None:

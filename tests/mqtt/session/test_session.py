@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checking import checking
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session import window as module
@@ -13,6 +14,8 @@ from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
+
+checked = checking(Session)
 
 PART = JournalId("", 1)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from tests.support.checking import checking
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.window import OutboundMessage, Window
 from txbroker.mqtt.wire.message import Message
+
+checked = checking(Window)
 
 HERE, THERE = JournalId("", 1), JournalId("a", 1)
 
@@ -42,3 +45,13 @@ def test_queue_that_is_left_begins_nowhere() -> None:
 
     assert [LogPosition(HERE, 5)] == left
     assert {THERE: 2} == window.first_queued()
+
+
+def test_what_is_unloaded_is_not_counted() -> None:
+    """A journal has it; what is nowhere else stays."""
+    window = Window()
+    window.launch(OutboundMessage(Message("t", b"p", 1), 1, False, LogPosition(HERE, 1)), 0)
+    window.launch(OutboundMessage(Message("t", b"kept", 1), 1, True), 1)
+    window.unload()
+
+    assert window.flights[2].size == window.flight_size
