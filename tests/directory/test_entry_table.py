@@ -375,3 +375,18 @@ def test_what_says_what_is_known_is_not_written_again() -> None:
     verdicts = [entries.store(kept("a", incarnation)) for incarnation in (5, 5, 6)]
 
     assert ([None] * 3, 2) == (verdicts, table.puts)
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_no_will_is_left_of_a_session_that_has_ended(is_denied: bool) -> None:
+    """Whoever said so: its node, or that node when it was asked about hearsay."""
+    book = entries()
+    entry = kept("a", 1, testament=words.DirectoryWill(life=1, number=1, will=WILL))
+    book.store(entry, is_hearsay=is_denied)
+    if is_denied:
+        book.deny(entry)
+    else:
+        book.end("x", "a", 1)
+
+    assert () == book.with_wills("a")
+    assert () == book.nodes_with_wills()
