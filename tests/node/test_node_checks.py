@@ -55,6 +55,10 @@ def store(node: Any) -> Any:
     return node._owner.store
 
 
+def checkpoint(node: Any) -> Any:
+    return store(node).checkpoint
+
+
 def part(node: Any) -> Any:
     return store(node)._part
 
@@ -133,8 +137,8 @@ PLANTS: dict[str, Plant] = {
     "durable before the sync": Plant(
         3, store, lambda s: {"_durable": s._part.log.synced + 1, "_begun": 0}
     ),
-    "a checkpoint of what is to come": Plant(3, store, lambda s: {"_checkpoint": s.offset + 1}),
-    "a synced one likewise": Plant(3, store, lambda s: {"_saved": s.offset + 1}),
+    "a checkpoint of what is to come": Plant(3, checkpoint, lambda c: {"offset": c._given + 1}),
+    "a synced one likewise": Plant(3, checkpoint, lambda c: {"saved": c._given + 1}),
     "an offset above the reserved ones": Plant(
         30, lambda n: store(n)._ceiling, lambda c: {"_offset": 0}
     ),
