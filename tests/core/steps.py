@@ -221,6 +221,10 @@ class Steps:
     def _step_answer(self) -> Step:
         return "answer", self._run(), self._client(), self._chance(2)
 
+    def _step_lend(self) -> Step:
+        start, lender = self._random.randrange(8), self._random.randrange(1, 3)
+        return "lend", self._run(), self._client(), start, lender, self._chance(4)
+
     def _step_flow(self) -> Step:
         return self._random.choice(["hold", "free", "release"]), self._client(), self._id()
 

@@ -18,6 +18,7 @@ from txbroker.core.reference.packet_writer import (
     QUEUE_HIGH_MARK,
     QUEUE_MESSAGES,
 )
+from txbroker.core.reference.packets import Entry
 from txbroker.core.reference.router import MOST_OUTPUTS, OUTPUT_BYTES
 
 
@@ -566,3 +567,58 @@ def test_a_lent_message_never_waits(core: Any) -> None:
 
     assert 4 == packet_writer.lend(b"t", b"p", 1, 66, again=True)
     assert 0x3A == packet_writer.dequeue()[0]
+
+
+def a_run(core: Any, *qos: int) -> Any:
+    """Messages of these QoS that a journal has, from offset 7 on."""
+    packets = [publish(b"t", b"p", one, packet_id=9) for one in qos]
+    entries, at = [], 0
+    for packet, level in zip(packets, qos, strict=True):
+        end = at + len(packet)
+        topic_end = at + 5
+        entries.append(Entry(at, at + 4, topic_end, topic_end + 2, end, level, 9))
+        at = end
+    run = core.Run(b"".join(packets), entries, clients=("",))
+    run.first = 7
+    return run
+
+
+@both
+def test_a_run_is_lent_as_far_as_there_is_room(core: Any) -> None:
+    """Each message has its own packet id, and is known by its offset when it is answered."""
+    packet_writer = a_packet_writer(core, inflight=3)
+    run = a_run(core, 1, 1, 1, 1)
+
+    assert 3 == packet_writer.lend_run(run, 0, 4, 5)
+    assert b"".join(publish(b"t", b"p", 1, packet_id=n) for n in (1, 2, 3)) == (
+        packet_writer.dequeue()
+    )
+    assert 0 == packet_writer.lend_run(run, 3, 4, 5)
+    packet_writer.is_noted = False
+    assert packet_writer.acknowledge([2, 1]) and packet_writer.is_noted
+    assert ({5: [8, 7]}, {}) == (packet_writer.dequeue_answered(), packet_writer.dequeue_answered())
+    assert {5: [9]} == packet_writer.unanswered() and not packet_writer.dequeue_landed()
+
+    assert 1 == packet_writer.lend_run(run, 3, 4, 6, again=True)
+    assert 0x3A == packet_writer.dequeue()[0]
+    assert {5: [9], 6: [10]} == packet_writer.unanswered()
+
+
+@both
+def test_a_run_is_lent_up_to_what_others_have_to_look_at(core: Any) -> None:
+    """A message of QoS 2, and one that is too large for the client."""
+    packet_writer = a_packet_writer(core)
+    assert 1 == packet_writer.lend_run(a_run(core, 1, 2, 1), 0, 3, 5)
+    packet_writer.max_packet = 7
+    assert 0 == packet_writer.lend_run(a_run(core, 1), 0, 1, 5)
+    packet_writer.max_packet = 8
+    assert 1 == packet_writer.lend_run(a_run(core, 1), 0, 1, 5)
+    assert 0 == packet_writer.too_large
+
+
+@both
+def test_a_run_is_not_lent_before_what_waits(core: Any) -> None:
+    packet_writer = a_packet_writer(core, inflight=1)
+    given(packet_writer, 2)
+    packet_writer.open_window(5, 2**40)
+    assert 0 == packet_writer.lend_run(a_run(core, 1), 0, 1, 5)

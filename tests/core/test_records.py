@@ -173,6 +173,75 @@ def test_records_are_found_by_filter(
         assert sum(sizes[records.place_above(after) :]) == records.size_above(after)
 
 
+EXPIRING = b"\x02\0\0\0\x05"
+
+KINDS = st.sampled_from(
+    [
+        *[(1, False, b"")] * 6,
+        (1, False, b"\x01\x01"),
+        (2, False, b""),
+        (0, False, b""),
+        (1, True, b""),
+        (1, False, EXPIRING),
+    ]
+)
+
+
+@given(
+    topics=st.lists(TOPICS, min_size=1, max_size=20),
+    kinds=st.lists(KINDS, min_size=20, max_size=20),
+    filters=st.lists(FILTERS, min_size=1, max_size=4),
+    after=st.integers(0, 25),
+    through=st.integers(0, 25),
+    most=st.integers(1, 20),
+    room=st.integers(1, 200),
+)
+def test_matching_records_are_a_run(
+    topics: list[str],
+    kinds: list[tuple[int, bool, bytes]],
+    filters: list[str],
+    after: int,
+    through: int,
+    most: int,
+    room: int,
+) -> None:
+    """All up to the first that is not plain, each once and as it was published."""
+    messages = [
+        Message(topic, b"%d" % place, qos, retain, properties=properties)
+        for place, (topic, (qos, retain, properties)) in enumerate(zip(topics, kinds, strict=False))
+    ]
+    body, outcomes = body_of(*messages), []
+    for core in CORES:
+        records = records_of(core, (1, body, len(topics)))
+        run, reached = records.run(filters, after, through, most=most, room=room)
+        found = [] if run is None else [run.offset(index) for index in range(run.count)]
+        wanted = [
+            offset
+            for _, offset, *_ in records.find(filters, after, 1000)
+            if after < offset <= reached
+        ]
+        assert wanted == found and len(found) <= most
+        assert after <= reached <= max(after, through)
+        expected = [messages[offset - 1] for offset in found]
+        assert all((one.qos, one.retain, one.expiry) == (1, False, None) for one in expected)
+        if run is not None:
+            assert run.raw == b"".join(one.link_packet for one in expected)
+            assert [one.payload for one in expected] == [
+                run.message(index).payload for index in range(run.count)
+            ]
+        is_end = reached == max(after, min(through, len(topics)))
+        if (
+            not is_end
+            and len(found) < most
+            and not sum(len(m.link_packet) for m in expected) >= room
+        ):
+            stop = messages[reached]
+            is_plain = stop.qos == 1 and not stop.retain and stop.expiry is None
+            assert not is_plain or stop.topic.startswith("$")
+        outcomes.append((found, reached))
+    assert 1 == len({str(one) for one in outcomes})
+
+
 @both
 def test_packets_of_another_node_are_records(core: Any) -> None:
     """Nobody says who published them."""

@@ -390,6 +390,15 @@ class World:
         one = self.clients[client]
         return one.flows.acknowledge(run, one.packet_writer if is_here else None)
 
+    def do_lend(self, index: int, client: int, start: int, lender: int, again: bool) -> Any:
+        """A part of a run is lent; what was answered, and what is not."""
+        packet_writer = self.clients[client].packet_writer
+        run, count = self._run(index), None
+        if run is not None:
+            start %= run.count
+            count = packet_writer.lend_run(run, start, run.count, lender, again=again), run.is_qos1
+        return count, packet_writer.unanswered(), packet_writer.dequeue_answered()
+
     def do_publish(self, client: int, data: bytes, part: str, is_here: bool) -> Any:
         """All that is done with what a client sends."""
         found = []

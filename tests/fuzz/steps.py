@@ -294,6 +294,7 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
             lambda source: source.one_of((0, 20, 200)),
         ),
     ),
+    ("lend", (_index, _client, Source.byte, lambda source: 1 + source.below(2), Source.flag)),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
 

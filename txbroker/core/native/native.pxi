@@ -244,6 +244,10 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         void push(const Content& content, uint32_t part, int64_t offset) except +
         void pop()
 
+    cppclass LentAs:
+        uint32_t lender
+        int64_t offset
+
     cppclass Window:
         uint32_t inflight
         uint64_t memory
@@ -251,6 +255,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         Line first
         Line queue
         vector[uint16_t] landed
+        vector[LentAs] answered
         uint16_t last_id()
         uint32_t free()
         uint32_t in_flight()
@@ -261,6 +266,8 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         cbool is_full()
         void launch_new(Output& output, const Content& content) except +
         void launch_new(Output& output, const Content& content, FlightState state) except +
+        void lend_as(Output& output, const Content& content, const LentAs& lent_as) except +
+        vector[LentAs] unanswered() except +
         size_t pump(Output& output, size_t mark, vector[uint32_t]& part_uses) except +
         bint acknowledge(uint16_t id)
         bint receive(uint16_t id)

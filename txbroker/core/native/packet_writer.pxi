@@ -275,7 +275,7 @@ cdef class PacketWriter:
             return True
         if self.window == NULL:
             return False
-        if self.window.landed.size():
+        if self.window.landed.size() or self.window.answered.size():
             return True
         return (self.window.fills and not self.is_told) or self.window.waiting() > QUEUE_HIGH_MARK
 
@@ -421,6 +421,50 @@ cdef class PacketWriter:
         self.window.landed.clear()
         return landed
 
+    def lend_run(
+        self, Run run not None, size_t start, size_t stop, uint32_t lender, *, bint again=False
+    ):
+        """As in the reference."""
+        cdef Window* window = self.own_window()
+        cdef uint64_t fills = window.fills
+        cdef vector[int64_t] offsets
+        cdef size_t index = start
+        cdef const Entry* one
+        cdef Content content
+        cdef LentAs lent_as
+        if stop > run.entries_.size():
+            raise IndexError("a run has no such message")
+        run.fill_offsets(offsets)
+        lent_as.lender = lender
+        while index < stop:
+            one = &run.entries_[index]
+            if one.qos != 1 or window.waiting() or not window.can_launch(self.output, self.mark()):
+                break
+            content = run.content(one)
+            content.qos, content.has_list, content.is_again = 1, self.has_lists(), again
+            if self.max_packet and content.packet_size() > self.max_packet:
+                break
+            lent_as.offset = offsets[index]
+            self.note()
+            window.lend_as(self.output, content, lent_as)
+            self.note_output()
+            index += 1
+        self.router.fills += window.fills - fills
+        self.router.notify_output()
+        return index - start if index > start else 0
+
+    def dequeue_answered(self):
+        """As in the reference."""
+        if self.window == NULL or not self.window.answered.size():
+            return {}
+        answered = by_lender(self.window.answered)
+        self.window.answered.clear()
+        return answered
+
+    def unanswered(self):
+        """As in the reference."""
+        return {} if self.window == NULL else by_lender(self.window.unanswered())
+
     cdef Content content_of(
         self, bytes topic, bytes payload, bytes properties, int qos, bint retain, uint32_t size
     ) except *:
@@ -474,7 +518,9 @@ cdef class PacketWriter:
 
     cdef size_t landed(self) noexcept:
         """How many answers to lent messages nobody has looked at."""
-        return self.window.landed.size() if self.window != NULL else 0
+        if self.window == NULL:
+            return 0
+        return self.window.landed.size() + self.window.answered.size()
 
     cdef int note_landed(self, size_t known) except -1:
         """Somebody looks at the answers to lent messages, if there are more than the known ones."""
@@ -545,6 +591,20 @@ cdef class PacketWriter:
         """Bytes of memory that it has beside its own, for measurements."""
         held = self.output.held()
         return held + self.window.held() + sizeof(Window) if self.window != NULL else held
+
+
+cdef dict by_lender(const vector[LentAs]& messages):
+    """The offsets of each lender."""
+    cdef size_t index
+    cdef int64_t last = -1
+    cdef list offsets = None
+    cdef dict found = {}
+    for index in range(messages.size()):
+        if messages[index].lender != last:
+            last = messages[index].lender
+            offsets = found.setdefault(last, [])
+        offsets.append(messages[index].offset)
+    return found
 
 
 cdef enum:

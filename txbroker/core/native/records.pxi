@@ -44,20 +44,26 @@ cdef class StoredRecords:
         """The place of the first record above the offset."""
         return self.data.place_above(offset)
 
-    def find(self, filters not None, uint64_t after, size_t most):
-        """As in the reference."""
-        cdef list held = list(filters)  # their texts are
+    cdef int find_places(
+        self, list filters, uint64_t after, size_t most, vector[size_t]& places
+    ) except -1:
+        """The places of the first records above the offset that match; the filters are held."""
         cdef vector[Text] texts
-        cdef vector[size_t] places
-        cdef size_t index, place
-        cdef Packet packet
         cdef Text text
         cdef Py_ssize_t size = 0
-        for one in held:
+        for one in filters:
             text.at = <const Byte*>PyUnicode_AsUTF8AndSize(one, &size)
             text.size = size
             texts.push_back(text)
         self.data.find(texts, after, most, places)
+        return 0
+
+    def find(self, filters not None, uint64_t after, size_t most):
+        """As in the reference."""
+        cdef vector[size_t] places
+        cdef size_t index, place
+        cdef Packet packet
+        self.find_places(list(filters), after, most, places)
         found = []
         for index in range(places.size()):
             place = places[index]
@@ -67,6 +73,61 @@ cdef class StoredRecords:
                 self.message_size(place, packet),
             ))
         return found
+
+    def run(self, filters not None, uint64_t after, uint64_t through, *, size_t most, size_t room):
+        """As in the reference."""
+        cdef vector[size_t] places
+        cdef Gathered gathered
+        cdef Frame frame
+        cdef Publish publish
+        cdef size_t index, size = 0, at = 0
+        cdef Packet one
+        cdef uint64_t reached = max(after, min(through, self.data.through))
+        cdef const char* packets = self.data.packets().data()
+        cdef bytes data
+        cdef char* copy
+        cdef Byte first
+        self.find_places(list(filters), after, most + 1, places)
+        for index in range(places.size()):
+            one = self.data.packet(places[index])
+            if <uint64_t>self.data.offset(places[index]) > through:
+                places.resize(index)
+                break
+            if index == most or (index and size >= room):
+                reached = self.data.offset(places[index]) - 1
+                places.resize(index)
+                break
+            size += one.end - one.start
+        data = PyBytes_FromStringAndSize(NULL, size)
+        copy = PyBytes_AS_STRING(data)
+        for index in range(places.size()):
+            one = self.data.packet(places[index])
+            memcpy(copy + at, packets + one.start, one.end - one.start)
+            first = one.first & ~DUP
+            cut(<const Byte*>copy + at, one.end - one.start, one.end - one.start, frame)
+            if (one.first >> 1 & 3) != 1 or not plain_publish(
+                first, <const Byte*>copy + at, frame, publish, gathered, STORED
+            ):
+                reached = self.data.offset(places[index]) - 1
+                places.resize(index)
+                break
+            gathered.add(publish, unlisted(first), <const Byte*>copy, at)
+            at += one.end - one.start
+        return self.offset_run(gathered_run(gathered, data), places), reached
+
+    cdef Run offset_run(self, Run run, const vector[size_t]& places):
+        """The run of the records at these places, which says where they lie."""
+        cdef size_t index
+        cdef int64_t first
+        if run is None:
+            return None
+        run.clients = ("",)
+        first = self.data.offset(places[0])
+        if self.data.offset(places.back()) - first == <int64_t>places.size() - 1:
+            run.first = first
+        else:
+            run.offsets = [self.data.offset(places[index]) for index in range(places.size())]
+        return run
 
     def size_above(self, uint64_t offset):
         """`Message.size` of all above the offset."""

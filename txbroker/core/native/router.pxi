@@ -565,16 +565,7 @@ cdef class Router:
         cdef Target target
         cdef bint is_plain
         cdef size_t at = ways.start
-        cdef Content content
-        content.topic, content.topic_size = run.bytes_at(one.topic), one.topic_end - one.topic
-        content.payload, content.payload_size = run.bytes_at(one.payload), one.end - one.payload
-        content.properties = run.bytes_at(one.properties())
-        content.properties_size = one.payload - one.properties()
-        content.is_retained = content.is_again = False
-        content.owner = <PyObject*>run.data
-        content.size = <uint32_t>(
-            content.topic_size + content.properties_size + content.payload_size + OVERHEAD
-        )
+        cdef Content content = run.content(one)
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1

@@ -111,6 +111,15 @@ cdef class Run:
         return self.listed > 0
 
     @property
+    def is_qos1(self):
+        """As in the reference."""
+        cdef size_t index
+        for index in range(self.entries_.size()):
+            if self.entries_[index].qos != 1:
+                return False
+        return True
+
+    @property
     def raw(self):
         """As in the reference; a view where they lie in more, as they are to be."""
         cdef size_t index, size = 0, pieces = 1
@@ -173,6 +182,24 @@ cdef class Run:
         else:
             self.data_without_lists = data
         return 0
+
+    cdef Content content(self, const Entry* one) noexcept:
+        """
+        A message for somebody who gets it, who says at which QoS and in which form; the run has it
+        as long as it lives.
+        """
+        cdef Content content
+        content.topic, content.topic_size = self.bytes_at(one.topic), one.topic_end - one.topic
+        content.payload, content.payload_size = self.bytes_at(one.payload), one.end - one.payload
+        content.properties = self.bytes_at(one.properties())
+        content.properties_size = one.payload - one.properties()
+        content.is_retained = content.is_again = False
+        content.owner = <PyObject*>self.data
+        content.size = <uint32_t>(
+            content.topic_size + content.properties_size + content.payload_size + OVERHEAD
+        )
+        content.qos, content.has_list = one.qos, False
+        return content
 
     def offset(self, index):
         """Where one of them lies; 0: nowhere."""

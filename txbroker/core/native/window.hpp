@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "output.hpp"
 #include "packets.hpp"
 #include "tables.hpp"
@@ -12,8 +14,18 @@ constexpr size_t HIGH_MARK = 256 * 1024, QUEUE_BYTES = 1024 * 1024;
 constexpr uint32_t QUEUE_HIGH_MARK = 1'000;
 constexpr uint32_t QUEUE_MESSAGES = 8'192;
 
-// A lent message is a group's: its packet id is told when the client has answered.
-enum FlightState : uint8_t { SENT = 1, RELEASED = 2, LENT = 5 };
+// A lent message is a group's: its packet id is told when the client has answered, or what it was
+// lent as (`LentAs`), where many were lent at once.
+enum FlightState : uint8_t { SENT = 1, RELEASED = 2, LENT = 5, LENT_AS = 9 };
+
+struct LentAs {
+    uint32_t lender;
+    int64_t offset;
+
+    bool operator<(const LentAs& other) const {
+        return lender != other.lender ? lender < other.lender : offset < other.offset;
+    }
+};
 
 // A message that is to be sent at this QoS; `size` is what it counts for, `owner` the bytes object in
 // which the payload lies. Its properties go where the client's form `has_list`.
@@ -122,6 +134,7 @@ class Window {
     PacketIds flights_;
     uint64_t flight_size_ = 0;
     uint16_t last_id_ = 0;
+    std::unordered_map<uint16_t, LentAs> lent_;  // by packet id
 
     // Room in the output for the packet of a message that is in flight from here on, as `last_id_`.
     char* launch(Output& output, size_t packet_size, uint8_t qos, uint32_t size,
@@ -138,6 +151,10 @@ class Window {
     // What of a lent message is answered for the first time is told.
     void answer(PacketIds::Slot* flight) {
         if (flight->state == LENT) landed.push_back(flight->id);
+        if (flight->state != LENT_AS) return;
+        auto found = lent_.find(flight->id);
+        answered.push_back(found->second);
+        lent_.erase(found);
     }
 
     void land(PacketIds::Slot* flight) {
@@ -152,10 +169,13 @@ public:
     uint64_t fills = 0;
     Line first, queue;
     std::vector<uint16_t> landed;  // packet ids of lent messages that the client has answered
+    std::vector<LentAs> answered;  // likewise, as what they were lent
 
     uint32_t in_flight() const { return flights_.count(); }
     uint32_t waiting() const { return first.count() + queue.count(); }
-    size_t held() const { return first.held() + queue.held() + flights_.room() * 8; }
+    size_t held() const {
+        return first.held() + queue.held() + flights_.room() * 8 + lent_.size() * 40;
+    }
 
     // `mark`: less than this has to wait in the output.
     bool can_launch(const Output& output, size_t mark) const {
@@ -180,6 +200,20 @@ public:
         size_t id_at = is_small ? content.put(start) : content.put_head(start);
         put_two(start + id_at, last_id_);
         if (!is_small) output.share(content.owner, content.payload, content.payload_size);
+    }
+
+    // Send a message of QoS 1 that is lent as this; only if `can_launch`.
+    void lend_as(Output& output, const Content& content, const LentAs& as) {
+        launch_new(output, content, LENT_AS);
+        lent_[last_id_] = as;
+    }
+
+    // What was lent so and is not answered, in order.
+    std::vector<LentAs> unanswered() const {
+        std::vector<LentAs> found;
+        for (const auto& [_, as] : lent_) found.push_back(as);
+        std::sort(found.begin(), found.end());
+        return found;
     }
 
     // Send what waits, as far as there is room; how many messages that were.

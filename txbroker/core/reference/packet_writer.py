@@ -14,7 +14,8 @@ After `open_window`, a message of QoS 1 or 2 passes these states:
 `deliver` sends a live message at once if no message waits and the window has room.
 
 `lend` sends a message of a shared subscription, or none: such a message never waits here. Its
-packet id is reported (`dequeue_landed`) when the client has answered.
+packet id is reported (`dequeue_landed`) when the client has answered. `lend_run` sends many, which
+are known by their lender and their offset (`dequeue_answered`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 from txbroker.core.reference.aliases import GROWTH, Aliases
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
+from txbroker.mqtt.wire.message import OVERHEAD
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
 
 HIGH_MARK = 256 * 1024
@@ -47,12 +49,17 @@ SENT, RELEASED = 1, 2
 
 
 class Flight(NamedTuple):
-    """A message in flight: PUBLISH was sent (`SENT`), or PUBREL (`RELEASED`)."""
+    """
+    A message in flight: PUBLISH was sent (`SENT`), or PUBREL (`RELEASED`).
+
+    `lent_as`: the lender and the offset of a message that `lend_run` sent.
+    """
 
     qos: int
     size: int
     state: int
     is_lent: bool = False
+    lent_as: tuple[int, int] | None = None
 
 
 class Waiting(NamedTuple):
@@ -124,6 +131,7 @@ class PacketWriter:
         self._queue: deque[Waiting] = deque()
         self._queue_size = 0
         self._landed: list[int] = []
+        self._answered: list[tuple[int, int]] = []
 
     # output
 
@@ -204,7 +212,8 @@ class PacketWriter:
     def has_news(self) -> bool:
         """True if the session must handle a change of the window."""
         is_new = self.fills > 0 and not self.is_told
-        return bool(self._landed) or self.is_behind or is_new or self.waiting > QUEUE_HIGH_MARK
+        is_new = is_new or bool(self._landed or self._answered)
+        return is_new or self.is_behind or self.waiting > QUEUE_HIGH_MARK
 
     @property
     def is_calm(self) -> bool:
@@ -350,6 +359,34 @@ class PacketWriter:
         landed, self._landed = self._landed, []
         return landed
 
+    def lend_run(self, run: Any, start: int, stop: int, lender: int, *, again: bool = False) -> int:
+        """
+        Send messages of a `Run` from `start` up to `stop`, as `lend` does; return how many.
+
+        It ends before a message without room, of QoS 2, or too large for the client.
+        """
+        for index in range(start, stop):
+            if run.entries[index].qos != 1 or self.waiting or not self._can_launch:
+                return index - start
+            message = run.message(index)
+            topic, payload, listed = message.topic.encode(), message.payload, message.properties
+            size = len(topic) + len(payload) + len(listed) + OVERHEAD
+            waiting = self._packet(topic, payload, 1, size, False, None, 0, listed, again=again)
+            if self.max_packet and len(waiting.packet) > self.max_packet:
+                return index - start
+            self._launch(waiting, lent_as=(lender, run.offset(index)))
+        return stop - start
+
+    def dequeue_answered(self) -> dict[int, list[int]]:
+        """Return the offsets by lender of the messages of `lend_run` that the client answered."""
+        answered, self._answered = self._answered, []
+        return _by_lender(answered)
+
+    def unanswered(self) -> dict[int, list[int]]:
+        """Return the offsets by lender of the messages of `lend_run` in flight, in order."""
+        lent = [flight.lent_as for flight in self._flights.values() if flight.lent_as is not None]
+        return _by_lender(sorted(lent))
+
     def pump(self) -> None:
         """Send queued messages as far as the window and the output have room."""
         while (self._first or self._queue) and self._can_launch:
@@ -476,12 +513,18 @@ class PacketWriter:
             and len(self._output) < HIGH_MARK
         )
 
-    def _launch(self, waiting: Waiting, *, is_lent: bool = False) -> None:
+    def _launch(
+        self,
+        waiting: Waiting,
+        *,
+        is_lent: bool = False,
+        lent_as: tuple[int, int] | None = None,
+    ) -> None:
         packet_id = self._last_id % 65_535 + 1
         while packet_id in self._flights:  # [MQTT-2.3.1-4]
             packet_id = packet_id % 65_535 + 1
         self._last_id = packet_id
-        self._flights[packet_id] = Flight(waiting.qos, waiting.size, SENT, is_lent)
+        self._flights[packet_id] = Flight(waiting.qos, waiting.size, SENT, is_lent, lent_as)
         self._flight_size += waiting.size
         if len(self._flights) == self._inflight or self._flight_size >= self._memory:
             self.fills += 1
@@ -495,9 +538,13 @@ class PacketWriter:
         self._report(packet_id, flight)
 
     def _report(self, packet_id: int, flight: Flight) -> None:
-        if flight.is_lent:
+        if flight.lent_as is not None:
+            self._answered.append(flight.lent_as)
+        elif flight.is_lent:
             self._landed.append(packet_id)
-            self._note()
+        else:
+            return
+        self._note()
 
     def _wait(self, waiting: Waiting) -> None:
         self._queue.append(waiting)
@@ -509,3 +556,10 @@ class PacketWriter:
         if not self.is_full:
             self.is_full = True
             self._on_full(self)
+
+
+def _by_lender(messages: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for lender, offset in messages:
+        found.setdefault(lender, []).append(offset)
+    return found

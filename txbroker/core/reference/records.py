@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from txbroker.core.reference.columns import LAST
+from txbroker.core.reference.packets import DUP, Entry, Form, plain_publish
+from txbroker.core.reference.run import Run
 from txbroker.core.reference.stored import (
     ORDER,
     REST,
@@ -19,7 +21,9 @@ from txbroker.core.reference.stored import (
     topic_of,
 )
 from txbroker.model.topics import matches
+from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.message import OVERHEAD
+from txbroker.mqtt.wire.property_list import LISTED
 
 RECORD_BYTES = 64
 TOPIC_BYTES = 160
@@ -125,6 +129,43 @@ class StoredRecords:
                     break
                 found.append(self._found(place))
         return found
+
+    def run(
+        self, filters: Iterable[str], after: int, through: int, *, most: int, room: int
+    ) -> tuple[Run | None, int]:
+        """
+        Return the matching records above `after` as a run, and the offset up to which it has all.
+
+        The run has QoS 1 alone, at most `most` records, and `room` bytes before the last one. It
+        ends at `through`, and before a record that is not plain (`plain_publish`).
+        """
+        data, size = bytearray(), 0
+        entries: list[Entry] = []
+        offsets: list[int] = []
+        reached = max(after, min(through, self.through))
+        for place, offset, _, qos, _ in self.find(filters, after, most + 1):
+            if offset > through:
+                break
+            at = self._starts[place]
+            packet = packet_at(self._packets, at)
+            body = bytes(self._packets[packet.topic - 2 : packet.end])
+            first_byte = self._packets[at] & ~DUP
+            one = plain_publish(first_byte, body, 0, None, Form.STORED)
+            if one is None or qos != 1 or len(entries) == most or (entries and size >= room):
+                reached = offset - 1
+                break
+            entries.append(one.moved(len(data)))
+            offsets.append(offset)
+            data += bytes((first_byte & ~LISTED,)) + encode_length(len(body)) + body
+            size += packet.end - at
+        if not entries:
+            return None, reached
+        run = Run(bytes(data), entries, clients=("",))
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            run.first = offsets[0]
+        else:
+            run.offsets = offsets
+        return run, reached
 
     def size_above(self, offset: int) -> int:
         """Return the sum of `Message.size` of all records above `offset`."""

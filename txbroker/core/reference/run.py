@@ -84,6 +84,11 @@ class Run:
         return any(one.has_list for one in self.entries)
 
     @property
+    def is_qos1(self) -> bool:
+        """True if all messages have QoS 1."""
+        return all(one.qos == 1 for one in self.entries)
+
+    @property
     def raw(self) -> Octets:
         """The packets in their stored form, concatenated."""
         data, pieces = self.data, []
