@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from txbroker.core import Run
+from txbroker.core import Run, StoredRecords
+from txbroker.journal.store.record_format import to_batch
 from txbroker.mqtt.wire.encoder import publish_head
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
@@ -34,6 +35,16 @@ def _stored(one: Message, number: int) -> bytes:
     packet_id = number.to_bytes(2) if one.qos else b""
     first_byte = head[0] | LISTED if listed else head[0]
     return b"".join((bytes((first_byte,)), head[1:], packet_id, listed, one.payload))
+
+
+def read_run(messages: Sequence[Message], first: int) -> Run:
+    """Messages of QoS 1 as they are read from a journal, where they lie from offset `first` on."""
+    stored = StoredRecords()
+    offsets = range(first, first + len(messages))
+    stored.add(*to_batch(offsets, b"".join(one.link_packet for one in messages)))
+    run, _ = stored.run(["#"], 0, offsets[-1], most=len(messages), room=1 << 30)
+    assert run is not None and run.count == len(messages)
+    return run
 
 
 @attrs.frozen(kw_only=True)

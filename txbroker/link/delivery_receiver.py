@@ -210,16 +210,12 @@ class DeliveryReceiver:
         ranges = self._next_offsets(run.count)
         if self._publishers is not None:
             name_publishers(run, self._publishers.consume(run.count), self._clients)
+        _set_offsets(run, ranges)
         if len(ranges) == 1:
-            run.first = ranges[0][0]
             is_nameless = self._publishers is None
             if self._is_qos0 and is_nameless and not (run.qos or self._is_over):
                 self._packet_reader.is_open = True
                 self._packet_reader.know("", "", self._count)
-        else:
-            run.offsets = [
-                offset and offset + place for offset, count in ranges for place in range(count)
-            ]
         self.in_turn(partial(self._on_deliveries, run))
 
     def _next_offsets(self, count: int) -> list[tuple[int, int]]:
@@ -238,16 +234,23 @@ class DeliveryReceiver:
         self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
 
     def _on_group_run(self, run: Run) -> None:
-        if run.qos:
-            self._on_lent([run.message(index) for index in range(run.count)])
+        _set_offsets(run, self._next_offsets(run.count))
+        self._check_group_topics(set(run.topics()))
+        if not run.qos:
+            self.in_turn(partial(self._deliver_group_run, self._group, run))
             return
-        self._next_offsets(run.count)
-        self._check_group_topics(run.topics())
-        self.in_turn(partial(self._deliver_group_run, self._group, run))
+        deliver = partial(
+            self._deliver_lent_run, self._group, self._group_part, run, is_again=self._is_again
+        )
+        self.in_turn(deliver)
 
     def _deliver_group_run(self, group: str, run: Run) -> None:
         self._consumed += run.size
         self._edge.shared.on_run(self._route, group, run)
+
+    def _deliver_lent_run(self, group: str, part: JournalId, run: Run, *, is_again: bool) -> None:
+        self._consumed += run.size
+        self._edge.shared.on_lent_run(self._route, group, part, run, is_again=is_again)
 
     def _on_lent(self, messages: list[Message]) -> None:
         places = [
@@ -345,3 +348,13 @@ class DeliveryReceiver:
         if not self._retained_due:
             self._route.reach(self._answer_offset)
             self._edge.interests.on_answer(self._route, self._request, self._answer_offset, ())
+
+
+def _set_offsets(run: Run, ranges: list[tuple[int, int]]) -> None:
+    """Set where the messages of a run lie: first offsets, and how many follow from each on."""
+    if len(ranges) == 1:
+        run.first = ranges[0][0]
+    else:
+        run.offsets = [
+            offset and offset + place for offset, count in ranges for place in range(count)
+        ]

@@ -215,18 +215,13 @@ class DeliverySender:
         is_again: bool,
     ) -> None:
         """Enqueue messages for members of a group, which have room for them."""
-        batch = link_pb2.Batch(
-            kind=link_pb2.Batch.GROUP,
-            group=group,
-            zone=part.zone,
-            epoch=part.epoch,
-            again=is_again,
-            count=len(messages),
-        )
-        firsts, counts = join_ranges((offset, 1) for offset in offsets)
-        batch.offsets.extend(firsts)
-        batch.counts.extend(in_short(counts))
+        batch = _group_batch(group, part, ((offset, 1) for offset in offsets))
+        batch.again = is_again
         self._enqueue_lent(batch, list(messages))
+
+    def lend_run(self, group: str, part: JournalId, run: Run) -> None:
+        """Enqueue a run for members of a group, which have room for it."""
+        self._enqueue_lent(_group_batch(group, part, run.ranges()), [run])
 
     def send_run(self, group: str, run: Run) -> bool:
         """Enqueue messages of QoS 0 for members of a group; return False if they are dropped."""
@@ -366,6 +361,19 @@ class DeliverySender:
         out.append(encode_frame(LinkFrame(batch=batch)))
         out += packets_of(items)
         self._delivered += sum(item.size for item in items)
+
+
+def _group_batch(group: str, part: JournalId, ranges: Iterable[tuple[int, int]]) -> link_pb2.Batch:
+    firsts, counts = join_ranges(ranges)
+    return link_pb2.Batch(
+        kind=link_pb2.Batch.GROUP,
+        group=group,
+        zone=part.zone,
+        epoch=part.epoch,
+        count=sum(counts),
+        offsets=firsts,
+        counts=in_short(counts),
+    )
 
 
 def _measure(item: Record | Run) -> tuple[int, int, int, int]:

@@ -134,6 +134,11 @@ class LinkPort(ABC):
         self._deliveries.lend(group, part, offsets, messages, is_again=is_again)
         self._host.mark_dirty(self)
 
+    def lend_run(self, group: str, part: JournalId, run: Run) -> None:
+        """Lend messages of QoS 1, each to one member of the group."""
+        self._deliveries.lend_run(group, part, run)
+        self._host.mark_dirty(self)
+
     def send_run(self, group: str, run: Run) -> None:
         """Send messages of QoS 0, each to one member of the group."""
         if self._host.backpressure.is_slow(self) or not self._deliveries.send_run(group, run):

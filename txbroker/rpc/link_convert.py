@@ -8,6 +8,7 @@ from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
+from txbroker.model.log_positions import PlaceSet
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.v1 import link_pb2, types_pb2
 
@@ -58,8 +59,8 @@ def group_report_to_wire(group: str, report: GroupReport) -> link_pb2.GroupRepor
         durable=report.is_durable,
         request=report.request,
         first=report.is_first,
-        held=_places(report.held),
-        done=_places(report.done),
+        held=_places_of(report.held),
+        done=_places_of(report.done),
         returned=_places(never),
         left=_places(again),
         over=report.is_over,
@@ -77,8 +78,8 @@ def group_report_from_wire(report: link_pb2.GroupReport) -> GroupReport:
         is_durable=report.durable,
         request=report.request,
         is_first=report.first,
-        held=tuple(_positions(report.held)),
-        done=tuple(_positions(report.done)),
+        held=_place_set(report.held),
+        done=_place_set(report.done),
         returned=returned,
         is_over=report.over,
         is_moved=report.moved,
@@ -92,6 +93,20 @@ def _places(positions: Iterable[LogPosition]) -> list[link_pb2.Places]:
             found[part] = link_pb2.Places(zone=part.zone, epoch=part.epoch)
         found[part].offsets.append(offset)
     return list(found.values())
+
+
+def _places_of(places: PlaceSet) -> list[link_pb2.Places]:
+    return [
+        link_pb2.Places(zone=part.zone, epoch=part.epoch, offsets=offsets)
+        for part, offsets in places.parts()
+    ]
+
+
+def _place_set(places: Iterable[link_pb2.Places]) -> PlaceSet:
+    found = PlaceSet()
+    for place in places:
+        found.update(JournalId(place.zone, place.epoch), place.offsets)
+    return found
 
 
 def _positions(places: Iterable[link_pb2.Places]) -> Iterator[LogPosition]:

@@ -8,18 +8,22 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice, takewhile
 from typing import Any, cast
 
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
+from tests.support.runs import read_run
 from txbroker.core import Router, Run
 from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_interest import OwnerInterest
+from txbroker.edge.sessions.session_format import decode_window, encode_window
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.durable_sender import DurableSender
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
@@ -51,10 +55,12 @@ class Commit:
 class Watcher(WatcherRecorder):
     """Keeps sessions on a disk."""
 
-    def __init__(self, disk: Commit, answer: Callable[[list[int]], None]) -> None:
+    def __init__(self, disk: Commit, shared: SharedSubscriptions | None = None) -> None:
         super().__init__()
         self._disk = disk
-        self.answer_leases = answer
+        if shared is not None:
+            self.answer_leases = shared.answer
+            self.answer_runs = shared.answer_runs
 
     def save(self, session: Session, *, urgent: bool) -> None:
         if urgent and not session.is_over:
@@ -144,6 +150,12 @@ class Link:
             lambda: self.edge.shared.on_lent(route, group, places, said, is_again=is_again)
         )
 
+    def lend_run(self, group: str, part: JournalId, run: Run) -> None:
+        route = cast(Any, self.edge.route)
+        self.down.append(
+            lambda: self.edge.shared.on_lent_run(route, group, part, run, is_again=False)
+        )
+
     def send_run(self, group: str, run: Run) -> None:
         raise AssertionError
 
@@ -191,7 +203,7 @@ class EdgeNode:
             again=self._again,
             wait=1.0,
         )
-        self.watcher = Watcher(self.disk, self.shared.answer)
+        self.watcher = Watcher(self.disk, self.shared)
         for name, (is_member, flights) in self.stored.items():
             session = self._session(name)
             copies = [(number, _copy(entry)) for number, entry in flights]
@@ -285,8 +297,9 @@ class EdgeNode:
         # Answers that are not durable at the coordinator go with the process.
         group = self.shared._groups.get(GROUP)
         if group is not None:
-            places = [*group._places, *group._done, *group._unconfirmed_places]
-            self.world.excused |= {self.world.journal[place.offset].payload for place in places}
+            had = [*group._places, *group._in_runs, *group._done]
+            had += (place for places in group._unconfirmed.values() for place in places)
+            self.world.excused |= {self.world.message(place).payload for place in had}
         self.cut()
         self.start()
 
@@ -363,7 +376,7 @@ class World:
             is_removed=self.removed.__contains__,
             max_packet=1 << 20,
         )
-        self.watcher = Watcher(self.disk, lambda _: None)
+        self.watcher = Watcher(self.disk)
         self.at, flights = self.stored
         session = self._session()
         copies = [(number, _copy(entry)) for number, entry in flights]
@@ -420,30 +433,46 @@ class World:
         sender = session.durable_sender
         if sender.sink is not None:
             for packet_id, place in sender.unread():
-                sender.restore_packet(packet_id, self.journal[place.offset])
+                sender.restore_packet(packet_id, self.message(place))
             cursor = session.places.behind.get(PART)
             if cursor is not None:
-                self.at = min(self.at, cursor.offset + 1)
+                self.at = min(self.at, cursor.offset)
                 session.places.end(PART)
-            while self.at < len(self.journal):
-                message = self.journal[self.at]
-                place = LogPosition(PART, self.at)
-                if not sender.deliver(OutboundMessage(message, message.qos, False, place)):
-                    break
-                self.at += 1
+            while self.at < len(self.journal) and self._read(sender):
+                """It goes on."""
         dirty, self.dirty = self.dirty, {}
         for group in dirty:
             group.flush()
+
+    def message(self, place: LogPosition) -> Message:
+        """What lies there; offsets begin at 1."""
+        return self.journal[place.offset - 1]
+
+    def _read(self, sender: DurableSender) -> bool:
+        """Launch what comes next in the journal: a run, or one message; False: there is no room."""
+        plain = takewhile(lambda message: message.qos == 1, self.journal[self.at :])
+        some = list(islice(plain, min(sender.run_room, self.random.randrange(5))))
+        if some:
+            sender.launch_run(PART, read_run(some, self.at + 1))
+            self.at += len(some)
+            return True
+        message, place = self.journal[self.at], LogPosition(PART, self.at + 1)
+        is_taken = sender.deliver(OutboundMessage(message, message.qos, False, place))
+        self.at += is_taken
+        return is_taken
 
     def commit(self) -> None:
         """The group's session is on the disk."""
         session = self.sessions[GROUP]
         sender = session.durable_sender
-        at = min([self.at, *(offset for offset in sender.first_queued().values())])
+        at = min([self.at, *(offset - 1 for offset in sender.first_queued().values())])
         cursor = session.places.behind.get(PART)
         if cursor is not None:
-            at = min(at, cursor.offset + 1)
-        self.stored = at, [(number, _copy(entry)) for number, entry in sender.flows()]
+            at = min(at, cursor.offset)
+        value = encode_window(session)
+        kept = Session(GROUP, clean=False, limits=SessionLimits(), watcher=self.watcher)
+        flights = decode_window(value, kept, lambda _: None).flows
+        self.stored = at, flights
         self.disk.commit()
 
     def crash(self) -> None:
@@ -542,7 +571,9 @@ class World:
     def is_done(self) -> bool:
         """True if nothing is on its way."""
         sender = self.sessions[GROUP].durable_sender
-        if self.at < len(self.journal) or sender.window is not None and not sender.window.is_empty:
+        is_open = any(True for _ in sender.open_runs())
+        has_flights = sender.window is not None and not sender.window.is_empty
+        if self.at < len(self.journal) or is_open or has_flights:
             return False
         clients = [m for edge in self.edges for m in edge.members.values()]
         return not any(member.due for member in clients)

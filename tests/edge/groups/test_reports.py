@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -144,6 +145,49 @@ def test_a_removed_edge_that_lives_keeps_what_it_has() -> None:
     edge.cut()
     pass_seconds(world, 1)
     assert waiting(other, "b1") == [b"2/0", b"2/1"]
+
+
+def in_runs(seed: int) -> World:
+    """A world in which the coordinator gets its messages in runs of four."""
+    world = World(seed)
+    cast(Any, world.random).randrange = lambda _: 4
+    return world
+
+
+def test_messages_that_come_back_go_before_runs_that_wait() -> None:
+    """The journal is read again for them, and others have room meanwhile."""
+    world = in_runs(1)
+    edge, other = joined(world, 1, "b1"), joined(world, 2, "c1")
+    for _ in range(12):
+        world.publish(1)
+    carry(world)
+    had = waiting(edge, "b1")
+    assert len(had) == 4
+    edge.disconnect("b1")
+    for _ in range(4):
+        other.step("c1", answers=True)
+    for one in (edge, other):
+        one.work()
+    for link in world.links:
+        while link.up:
+            world.coordinators.report(link, GROUP, link.up.popleft())
+    carry(world)
+    assert waiting(other, "c1") == had
+
+
+def test_members_keep_what_they_have_of_runs_while_the_session_is_elsewhere() -> None:
+    world = in_runs(1)
+    edge = joined(world, 2, "c1")
+    world.publish(1)
+    carry(world)
+    other = joined(world, 1, "b1")
+    world.coordinators._groups[GROUP].edges["c"].turns += 1  # the other one's turn
+    world.take_away()
+    for _ in range(5):
+        world.alarms.advance(1.0)
+        world.beat()
+        carry(world)
+    assert waiting(edge, "c1") == [b"1/0"] and not waiting(other, "b1")
 
 
 def test_members_that_report_elsewhere_keep_what_they_have() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
 
+from tests.mqtt.session.test_group_sender import Coordinator
 from tests.support.clock import Clock
+from tests.support.recorders import WatcherRecorder
+from tests.support.runs import read_run
 from txbroker.core import HIGH_MARK, Router
 from txbroker.edge.sessions import delivery
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.session.cursor import Cursor, Subscription, WaitingRecords
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED, NO_LOCAL
 
 
@@ -76,6 +82,7 @@ class Behind:
     """A session that is behind in `PART`, with one subscription of these options."""
 
     is_behind, clean, client_id = True, True, "reader"
+    sender = SimpleNamespace(takes_runs=False)
 
     def __init__(self, options: int) -> None:
         cursor = Cursor(PART, 0)
@@ -107,3 +114,18 @@ def test_what_may_be_the_clients_own_is_decoded() -> None:
     """Its own messages are not counted."""
     with pytest.raises(AssertionError, match="was decoded"):
         deliver_later(NO_LOCAL)
+
+
+def test_a_group_takes_live_messages_in_one_run() -> None:
+    """As many as its members have room for; the others stay in the journal."""
+    none: Any = None
+    watcher, sink = cast(Any, WatcherRecorder()), cast(Any, Coordinator(receive_maximum=3))
+    session = Session("$share/g/#", clean=False, limits=SessionLimits(), watcher=watcher)
+    session.add(Subscription("#", 2, options=AS_PUBLISHED))
+    session.sender.attach(sink)
+    tested = Delivery(none, none, Router(lambda: None), now=Clock().now)
+    run = read_run([Message("t", b"", 1)] * 5, 1)
+    tested.deliver_left(run, PART, [(session, index) for index in range(5)])
+
+    assert {PART: [1, 2, 3]} == dict(session.durable_sender.open_runs())
+    assert (3, 3) == (session.places.behind[PART].offset, session.places.taken[PART])

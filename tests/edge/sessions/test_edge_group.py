@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.keeping import CommitRecorder
 from tests.support.pair import Alarms, Client, Recorder, make_edge
+from tests.support.runs import read_run
 from txbroker.edge.sessions.edge_group import EdgeGroup
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
@@ -48,6 +49,13 @@ class Members:
         self.group.lend_all(places, messages, leases, is_again=False)
         self.group.check()
         return list(leases)
+
+    def lend_run(self, first: int, count: int, *, is_again: bool = False) -> int:
+        """Lend messages with these offsets in a run; return how many were given."""
+        messages = [Message("a/b", b"%d" % offset, 1) for offset in range(first, first + count)]
+        given = self.group.lend_run(PART, read_run(messages, first), 7, is_again=is_again)
+        self.group.check()
+        return given
 
     def offsets(self) -> list[list[int]]:
         """The offsets of what each member got."""
@@ -176,3 +184,76 @@ def test_what_a_session_brings_along_and_has_here_is_not_done() -> None:
     members.group.check()
 
     assert () == members.group.report().done
+
+
+def places(*offsets: int) -> set[LogPosition]:
+    return {LogPosition(PART, offset) for offset in offsets}
+
+
+def test_a_run_is_shared_in_order() -> None:
+    """As many each, none twice; what comes again has DUP."""
+    members = Members(3)
+    given = members.lend_run(1, 30), members.lend_run(31, 6, is_again=True)
+
+    found = members.offsets()
+    assert (30, 6) == given
+    assert [12, 12, 12] == [len(one) for one in found]
+    assert all(one == sorted(one) for one in found)
+    assert list(range(1, 37)) == sorted(offset for one in found for offset in one)
+
+
+def test_a_short_run_goes_in_turn() -> None:
+    """Also to those who had none of the last ones; a member without room is passed over."""
+    members = Members(3, inflight=3)
+    for first in (1, 3):
+        assert 2 == members.lend_run(first, 2)
+    assert [[1, 4], [2], [3]] == members.offsets()
+    assert [4, 1, 0] == [members.lend_run(first, 4) for first in (5, 9, 13)]
+    assert [3, 3, 3] == [len(one) for one in members.offsets()]
+
+
+def test_a_run_is_given_as_far_as_there_is_room() -> None:
+    """The rest is for others; members without room for a run get nothing of it."""
+    members = Members(2, inflight=4)
+    assert 8 == members.lend_run(1, 12)
+    assert 0 == members.lend_run(13, 6)
+    assert 0 == Members(2, clean=False).lend_run(1, 6)
+    assert 0 == Members(2, qos=0).lend_run(1, 6)
+
+
+def test_a_run_that_is_known_is_looked_at_one_by_one() -> None:
+    """Its members have it, have answered, or have left."""
+    members = Members(2)
+    assert 6 == members.lend_run(1, 6)
+    assert 0 == members.lend_run(4, 6)
+    members.group.answer_run(PART, [1, 2])
+    assert 0 == members.lend_run(1, 4)
+    members.group.report()
+    assert 0 == members.lend_run(1, 4)
+    members.group.give_back_run(PART, [3])
+    assert 0 == members.lend_run(3, 6)
+
+
+def test_answers_to_runs_are_reported_until_they_are_durable() -> None:
+    """What members have is held, what they have answered is done, each once."""
+    members = Members(2)
+    members.lend_run(1, 6)
+    members.group.answer_run(PART, [2, 1, 2, 99])
+    first = members.group.report()
+    again = members.group.first_report()
+    members.group.confirm_report(again.request)
+    members.group.give_back_run(PART, [5, 4, 1])
+    last = members.group.first_report()
+
+    assert places(1, 2) == set(first.done) == set(again.done)
+    assert places(3, 4, 5, 6) == set(again.held)
+    assert (places(3, 6), set()) == (set(last.held), set(last.done))
+
+
+def test_messages_of_a_member_that_leaves_are_returned_in_order() -> None:
+    members = Members(2)
+    members.lend_run(1, 6)
+    members.group.give_back_run(PART, [6, 5, 4])
+    returned = members.group.report().returned
+
+    assert [(LogPosition(PART, offset), True) for offset in (4, 5, 6)] == list(returned.items())

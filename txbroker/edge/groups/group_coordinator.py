@@ -10,24 +10,28 @@ A QoS 1 message whose edge is gone is lent to another one. A QoS 2 message stays
 edge comes back, or its next process reports that it does not have the message. After a start the
 coordinator waits for such reports (`SETTLING`), as it does not know what was lent.
 
+Most messages come and go by the run: of these the coordinator knows which edge has which places.
+What is lent again has a flight of its own.
+
 Invariant: a message in flight is at one place: waiting, in doubt, or lent.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import attrs
 
 from txbroker.core import Router, Run
+from txbroker.edge.groups.group_queue import GroupQueue
 from txbroker.edge.groups.member_port import MemberPort
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.log_positions import PlaceSet
 from txbroker.mqtt.session.group_sender import GroupSender
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.window import OutboundMessage
+from txbroker.mqtt.session.window import LaunchedRun, OutboundMessage, run_offsets
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_5
 
@@ -51,6 +55,7 @@ class GroupEdge:
 
     - `sent`: messages lent on the present connection; at most `limit`.
     - `turns`: messages lent for each member, by which edges take turns.
+    - `has`: the messages lent in runs that are not answered.
     - `awaited`: the connection on which its first report is due.
     """
 
@@ -61,6 +66,7 @@ class GroupEdge:
     limit: int = 0
     sent: int = 0
     turns: float = 0.0
+    has: PlaceSet = attrs.field(factory=PlaceSet)
     awaited: MemberPort | None = None
 
     @property
@@ -104,7 +110,7 @@ class GroupCoordinator:
         self._changed = changed
         self._on_closed = on_closed
         self._count_dropped = count_dropped
-        self._waiting: deque[tuple[int, OutboundMessage]] = deque()
+        self._waiting = GroupQueue()
         self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
         self._settled_at = 0.0
         self._resumed_at: float | None = None
@@ -158,6 +164,9 @@ class GroupCoordinator:
         """Forget the session and its messages: it goes on elsewhere, or later."""
         # What edges have and had does not change, and they report it once for each connection.
         self._held.update({place: edge for place, (_, edge) in self._lent.items()})
+        for edge in self.edges.values():
+            self._held.update(dict.fromkeys(edge.has, edge))
+            edge.has.clear()
         self._answered.update(self._completed.values())
         self.session = None
         self.pending = None
@@ -201,6 +210,7 @@ class GroupCoordinator:
         edge.members, edge.limit = report.members, report.limit
         edge.is_durable = report.is_durable
         self._complete(report.done)
+        self._take_runs_back(edge, report.returned)
         for place, is_again in reversed(list(report.returned.items())):
             self._take_back(edge, place, is_again=is_again)
         if report.is_over:
@@ -224,6 +234,7 @@ class GroupCoordinator:
             entry = None if sender is None else sender.flight(self._lent[place][0])
             if entry is None or entry.qos == 1:
                 self._take_back(edge, place, is_again=True)
+        self._take_runs_back(edge, dict.fromkeys(edge.has, True))
         self._changed(self)
 
     def remove(self, edge: GroupEdge) -> None:
@@ -231,6 +242,7 @@ class GroupCoordinator:
         self.edges.pop(edge.name, None)
         for place in self._lent_to(edge):
             self._take_back(edge, place, is_again=True)
+        self._take_runs_back(edge, dict.fromkeys(edge.has, True))
         self._forget_held(edge)
         self._changed(self)
 
@@ -244,7 +256,12 @@ class GroupCoordinator:
                 self._lend_again(packet_id, entry)
             else:
                 entry.begin_to_wait(now)
-                self._waiting.append((packet_id, entry))
+                self._waiting.add((packet_id, entry))
+        self._changed(self)
+
+    def lend_run(self, run: LaunchedRun) -> None:
+        """Lend messages of QoS 1, each to a member: none of them was lent before."""
+        self._waiting.add_run(run)
         self._changed(self)
 
     def _lend_again(self, packet_id: int, entry: OutboundMessage) -> None:
@@ -260,7 +277,7 @@ class GroupCoordinator:
             self._doubtful[place] = packet_id, entry
         else:
             entry.begin_to_wait(self._now())
-            self._waiting.append((packet_id, entry))
+            self._waiting.add((packet_id, entry))
 
     def deliver_qos0(self, entry: OutboundMessage) -> None:
         """Send a QoS 0 message to a member, or discard the message."""
@@ -314,8 +331,9 @@ class GroupCoordinator:
         if self._doubtful and self._now() >= self._settled_at:
             for flight in self._doubtful.values():
                 flight[1].begin_to_wait(self._now())
-                self._waiting.append(flight)
+                self._waiting.add(flight)
             self._doubtful.clear()
+        if self._waiting:
             self._changed(self)
 
     # internal
@@ -323,29 +341,33 @@ class GroupCoordinator:
     def _begin(self, edge: GroupEdge, port: MemberPort, report: GroupReport) -> None:
         """Apply the first report on a connection: all that the edge has of the group's messages."""
         edge.port, edge.sent, edge.awaited = port, 0, None
-        held, done = set(report.held), set(report.done)
+        held, done = report.held, report.done
         self._forget_held(edge)  # of an earlier connection, or process
         for place in self._lent_to(edge):
             if place not in held and place not in done:
                 self._take_back(edge, place, is_again=True)
-        waiting = {_place(*flight): flight for flight in self._waiting}
+        gone = (place for place in edge.has if place not in held and place not in done)
+        self._take_runs_back(edge, dict.fromkeys(gone, True))
+        waiting = {_place(*flight): flight for flight in self._waiting.flights()}
         kept = []
         for place in report.held:
             flight = self._doubtful.pop(place, None) or waiting.get(place)
             if flight is not None:
                 kept.append(place)
                 self._lent[place] = flight[0], edge
-            elif place not in self._lent and len(self._held) < MOST_REPORTED:
+            elif not self._is_lent(place) and len(self._held) < MOST_REPORTED:
                 self._held[place] = edge
         if kept:
-            left = [flight for place, flight in waiting.items() if place not in held]
-            self._waiting = deque(left)
+            self._waiting.keep([f for place, f in waiting.items() if place not in held])
         if self.pending is not None:
             port.confirm(self.text, self.pending)
 
     def _lent_to(self, edge: GroupEdge) -> list[LogPosition]:
         """Return what is lent to an edge, the last one first: each goes before all that waits."""
         return [place for place, lent in reversed(self._lent.items()) if lent[1] is edge]
+
+    def _is_lent(self, place: LogPosition) -> bool:
+        return place in self._lent or any(place in edge.has for edge in self.edges.values())
 
     def _forget_held(self, edge: GroupEdge) -> None:
         for place in [place for place, holder in self._held.items() if holder is edge]:
@@ -355,10 +377,10 @@ class GroupCoordinator:
         known = [edge.turns for edge in self.edges.values() if edge.members and edge is not new]
         return min(known, default=0.0)
 
-    def _complete(self, places: Iterable[LogPosition]) -> None:
+    def _complete(self, done: PlaceSet) -> None:
         packet_ids = []
         waiting: set[LogPosition] = set()
-        for place in places:
+        for place in self._complete_runs(done):
             lent = self._lent.pop(place, None)
             flight = self._doubtful.pop(place, None)
             self._held.pop(place, None)
@@ -372,11 +394,35 @@ class GroupCoordinator:
             else:
                 waiting.add(place)
         if waiting and self._waiting:
-            packet_ids += [f[0] for f in self._waiting if _place(*f) in waiting]
-            self._waiting = deque(f for f in self._waiting if _place(*f) not in waiting)
+            flights = {_place(*flight): flight for flight in self._waiting.flights()}
+            packet_ids += [flights[place][0] for place in waiting if place in flights]
+            self._waiting.keep([f for place, f in flights.items() if place not in waiting])
         if packet_ids and self.sender is not None:
             self._count_room()
             self.sender.complete(packet_ids)
+
+    def _complete_runs(self, done: PlaceSet) -> PlaceSet:
+        """End the flights of messages that were lent in runs; return the other places."""
+        others = PlaceSet()
+        for part, offsets in done.parts():
+            left = set(offsets)
+            ended: set[int] = set()
+            for edge in self.edges.values():
+                ended |= edge.has.take(part, left)
+            if ended and self.sender is not None:
+                self.sender.complete_run(part, ended)
+            others.update(part, left - ended)
+        return others
+
+    def _take_runs_back(self, edge: GroupEdge, returned: Mapping[LogPosition, bool]) -> None:
+        """Have messages of runs lent again, one by one; each with whether a member had it."""
+        parts: dict[JournalId, dict[int, bool]] = {}
+        for (part, offset), was_sent in returned.items() if edge.has else ():
+            parts.setdefault(part, {})[offset] = was_sent
+        for part, offsets in parts.items():
+            taken = edge.has.take(part, offsets)
+            if taken and self.sender is not None:
+                self.sender.take_apart(part, {offset: offsets[offset] for offset in taken})
 
     def _take_back(self, edge: GroupEdge, place: LogPosition, *, is_again: bool) -> None:
         """Let a message wait again, before all others."""
@@ -389,7 +435,7 @@ class GroupCoordinator:
         entry = self.sender.flight(lent[0])
         if entry is not None and entry.message is not None:
             entry.is_again = entry.is_again or is_again
-            self._waiting.appendleft((lent[0], entry))
+            self._waiting.add_first((lent[0], entry))
 
     def _distribute(self) -> None:
         """Lend waiting messages to the edges that have room, in turn."""
@@ -399,8 +445,22 @@ class GroupCoordinator:
                 return
             edge = min(edges, key=_turns)
             members = sum(one.members for one in edges)
-            share = max(len(self._waiting) * edge.members // members, 1)
-            self._lend_some(edge, min(share, edge.room))
+            share = max(self._waiting.count * edge.members // members, 1)
+            if self._waiting.run is None:
+                self._lend_some(edge, min(share, edge.room))
+            elif self.sender is not None and self.sender.is_resending:
+                return  # what comes again goes first
+            else:
+                self._lend_part(edge, min(share, edge.room))
+
+    def _lend_part(self, edge: GroupEdge, most: int) -> None:
+        """Lend the next messages of a run to an edge."""
+        assert edge.port is not None
+        part, run = self._waiting.take_run(most)
+        edge.has.update(part, run_offsets(run))
+        edge.sent += run.count
+        edge.turns += run.count / edge.members
+        edge.port.lend_run(self.text, part, run)
 
     def _lend_some(self, edge: GroupEdge, most: int) -> None:
         """Lend the next messages of one part to an edge."""
@@ -411,12 +471,12 @@ class GroupCoordinator:
         is_again = False
         offsets: list[int] = []
         messages: list[Message] = []
-        while waiting and len(offsets) < most:
-            packet_id, entry = waiting[0]
+        while (flight := waiting.flight) is not None and len(offsets) < most:
+            packet_id, entry = flight
             place = entry.place or _place(packet_id, entry)
             if part is not None and (place.part != part or entry.is_again != is_again):
                 break
-            waiting.popleft()
+            waiting.take()
             is_ageing = entry.until is not None
             if (is_ageing and not entry.end_to_wait(now)) or entry.message is None:
                 self._expire(packet_id)
@@ -471,8 +531,11 @@ class GroupCoordinator:
 
     def _count_room(self) -> None:
         room = sum(edge.room for edge in self.edges.values())
-        known = len(self._lent) + len(self._waiting) + len(self._doubtful)
-        self.receive_maximum = min(known + max(room - len(self._waiting), 0), MOST_LENT)
+        lent = len(self._lent) + sum(len(edge.has) for edge in self.edges.values())
+        known = lent + self._waiting.count + len(self._doubtful)
+        # As many again as members can have: these are durable when members have answered.
+        ahead = 2 * room + lent
+        self.receive_maximum = min(known + max(ahead - self._waiting.count, 0), MOST_LENT)
 
     def _confirm_reports(self, confirms: Mapping[MemberPort, int]) -> None:
         for port, request in confirms.items():

@@ -36,6 +36,9 @@ class MemberPort(Protocol):
         `part` and `offsets` identify the messages. `is_again`: a member had them before.
         """
 
+    def lend_run(self, group: str, part: JournalId, run: Run) -> None:
+        """Lend messages of QoS 1 that no member had before, each to one member."""
+
     def send_run(self, group: str, run: Run) -> None:
         """Send messages of QoS 0, each to one member; messages without room are discarded."""
 

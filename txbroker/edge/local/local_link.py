@@ -301,6 +301,11 @@ class LocalLink:
             shared = self._edge.shared
             shared.on_lent(self._route, group, places, messages, is_again=is_again)
 
+    def lend_run(self, group: str, part: JournalId, run: Run) -> None:
+        """Lend messages of QoS 1, each to one member of the group."""
+        if self._route is not None:
+            self._edge.shared.on_lent_run(self._route, group, part, run, is_again=False)
+
     def send_run(self, group: str, run: Run) -> None:
         """Send messages of QoS 0, each to one member of the group."""
         if self._route is not None:

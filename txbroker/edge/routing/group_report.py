@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import attrs
 
 from txbroker.model.log_position import LogPosition
+from txbroker.model.log_positions import PlaceSet
+
+
+def _as_set(places: Iterable[LogPosition]) -> PlaceSet:
+    return places if isinstance(places, PlaceSet) else PlaceSet(places)
+
 
 _NONE: Final[Mapping[LogPosition, bool]] = MappingProxyType({})
 
@@ -36,8 +42,8 @@ class GroupReport:
     is_durable: bool = False
     request: int = 0
     is_first: bool = False
-    held: tuple[LogPosition, ...] = ()
-    done: tuple[LogPosition, ...] = ()
+    held: PlaceSet = attrs.field(factory=PlaceSet, converter=_as_set)
+    done: PlaceSet = attrs.field(factory=PlaceSet, converter=_as_set)
     returned: Mapping[LogPosition, bool] = _NONE
     is_over: bool = False
     is_moved: bool = False

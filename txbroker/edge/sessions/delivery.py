@@ -117,10 +117,15 @@ class Delivery:
         """
         messages: dict[int, Message] = {}
         sessions: dict[Session, list[int]] = {}
+        last: Session | None = None
         for session, index in left:
-            sessions.setdefault(session, []).append(index)
+            if session is not last:
+                last, those = session, sessions.setdefault(session, [])
+            those.append(index)
         for session, indices in sessions.items():
             if run.qos and self._is_only_counted(session, part, run, indices):
+                continue
+            if run.qos and self._is_launched(session, part, run, indices):
                 continue
             for index in indices:
                 if index not in messages:
@@ -167,6 +172,31 @@ class Delivery:
             those = run if len(indices) == run.count else run.select(indices)
             cursor.waiting.add(those.size, len(indices))
         self._delivered += len(indices)
+        return True
+
+    def _is_launched(self, session: Session, part: JournalId, run: Run, indices: list[int]) -> bool:
+        """
+        True if a group that is current takes these messages in a run, as far as there is room.
+
+        The others stay in the journal, and none of them is decoded.
+        """
+        sender = session.sender
+        if not sender.takes_runs or not session.is_live(part):
+            return False
+        subscriptions = session.subscriptions.values()
+        if any(not s.qos or part.zone in s.pending or s.is_held for s in subscriptions):
+            return False
+        those = run if len(indices) == run.count else run.select(indices)
+        if not those.is_qos1:
+            return False
+        count = min(those.count, sender.run_room)
+        if count:
+            fitting = those if count == those.count else those.select(range(count))
+            sender.launch_run(part, fitting)
+            session.places.advance(part, fitting.last)
+        if count < those.count:
+            session.places.fall_behind(LogPosition(part, those.offset(count)))
+        self._delivered += those.count
         return True
 
     def _deliver_live(

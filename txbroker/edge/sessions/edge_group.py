@@ -3,7 +3,8 @@ The members of one group at one edge.
 
 A member is a session with the shared subscription, connected or away. A connected member takes
 turns with the others: each message goes to the next member that has room for it. A lent message is
-held until its member has answered (done), or has left (returned).
+held until its member has answered (done), or has left (returned). Messages that come in a run are
+given to members by the run: the core has their packet ids, and this module their places.
 
 Invariant: a message is held, done or returned, and never two of these.
 """
@@ -20,9 +21,10 @@ from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.route import Route
 from txbroker.model.invariant import holds
-from txbroker.model.log_position import LogPosition
+from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.model.log_positions import PlaceSet
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.window import Lent, OutboundMessage
+from txbroker.mqtt.session.window import Lent, OutboundMessage, run_offsets
 from txbroker.mqtt.wire.message import Message
 
 AT_QOS0 = 1_000
@@ -40,7 +42,8 @@ class EdgeGroup:
     The group `text`, which is `$share/GROUP/FILTER`; `topic_filter` is its FILTER.
 
     `route` leads to the coordinator, and `port` is the connection on which the group is reported.
-    `sessions` has all members by client id.
+    `sessions` has all members by client id. `lenders`: the numbers that stand for the group and a
+    part in what members answer.
     """
 
     def __init__(self, text: str, topic_filter: str) -> None:
@@ -52,23 +55,27 @@ class EdgeGroup:
         self.waiters: list[Waiter] = []
         self.pending: Collection[str] | None = None
         self.told_limit = 0
+        self.lenders: dict[JournalId, int] = {}
         self._ring: deque[Session] = deque()
         self._held: dict[int, LogPosition] = {}
         self._exact: set[int] = set()  # leases of QoS 2
         self._places: dict[LogPosition, int] = {}
-        self._done: dict[LogPosition, None] = {}
-        self._unconfirmed: dict[int, tuple[LogPosition, ...]] = {}
-        self._unconfirmed_places: dict[LogPosition, None] = {}
+        self._in_runs = PlaceSet()  # held, without a lease
+        self._done = PlaceSet()
+        self._unconfirmed: dict[int, PlaceSet] = {}
         self._returned: dict[LogPosition, bool] = {}
         self._received = 0
         self._request = 0
 
     def check(self) -> None:
         """State that each message is at one place."""
-        held = self._places.keys()
-        holds(self, 37, "a held message is not done", not held & self._done.keys(), self.text)
-        holds(self, 37, "a held message is kept", not held & self._returned.keys(), self.text)
+        held = PlaceSet(self._places)
         holds(self, 37, "leases are known", len(held) == len(self._held), self.text)
+        holds(self, 37, "one has it", not held.has_common(self._in_runs), self.text)
+        held.merge(self._in_runs)
+        holds(self, 37, "a held message is not done", not held.has_common(self._done), self.text)
+        returned = PlaceSet(self._returned)
+        holds(self, 37, "a held message is kept", not held.has_common(returned), self.text)
 
     # members
 
@@ -107,9 +114,12 @@ class EdgeGroup:
         *,
         is_again: bool,
     ) -> None:
-        """Give each member its share of many messages; what is left goes one by one, in turn."""
+        """
+        Give each member its share of messages of one part; what is left goes one by one, in turn.
+        """
         at = 0
-        for session, share in self._shares(places):
+        is_known = self._knows(places[0].part, [place.offset for place in places])
+        for session, share in () if is_known else self._shares(len(places)):
             those = slice(at, at + share)
             at += self._lend_share(
                 session, places[those], messages[those], leases[those], is_again=is_again
@@ -117,16 +127,36 @@ class EdgeGroup:
         for place, message, lease in zip(places[at:], messages[at:], leases[at:], strict=True):
             self.lend(place, message, lease, is_again=is_again)
 
+    def lend_run(self, part: JournalId, run: Run, lender: int, *, is_again: bool) -> int:
+        """
+        Give each member its share of a run; return how many of its first messages were given.
+
+        `lender` stands for this group and the part in what members report (`answer_run`).
+        """
+        offsets = run_offsets(run)
+        if self._knows(part, offsets):
+            return 0
+        at = 0
+        is_few = run.count < 2 * len(self._ring)
+        for session, share in self._turns(run.count) if is_few else self._shares(run.count):
+            subscription = session.shared[self.text]
+            at += session.sender.lend_run(
+                subscription, run, range(at, at + share), lender, is_again=is_again
+            )
+        self._in_runs.update(part, offsets[:at])
+        self._received += at
+        return at
+
     def lend(self, place: LogPosition, message: Message, lease: int, *, is_again: bool) -> None:
         """Give a message to the next member with room; without one the message is returned."""
         if not message.qos:
             self._deliver_qos0(message)
             return
         self._received += 1
-        if place in self._places:
+        if place in self._places or place in self._in_runs:
             return  # the coordinator has lent it again, as our report was on its way
-        if place in self._done or place in self._unconfirmed_places:
-            self._done[place] = None
+        if place in self._done or self._is_unconfirmed(place):
+            self._done.add(place)
             return
         self._returned.pop(place, None)
         refused_by: Session | None = None
@@ -142,7 +172,7 @@ class EdgeGroup:
                 continue
             if not entry.qos:
                 session.sender.deliver_qos0(entry)
-                self._done[place] = None
+                self._done.add(place)
                 return
             entry.lease, entry.is_again = lease, is_again and entry.qos == 1
             if not session.clean:
@@ -158,7 +188,7 @@ class EdgeGroup:
             self._returned[place] = is_again
         else:  # Returned, it would come back at once, for as long as nobody else has room.
             refused_by.count_too_large(1)
-            self._done[place] = None
+            self._done.add(place)
 
     def send_run(self, run: Run) -> int:
         """Give messages of QoS 0 to members in turn; return how many no member has room for."""
@@ -183,21 +213,27 @@ class EdgeGroup:
             return False
         self._exact.discard(lease)
         del self._places[place]
-        self._done[place] = None
+        self._done.add(place)
         return True
+
+    def answer_run(self, part: JournalId, offsets: Iterable[int]) -> None:
+        """Note that a member has answered messages of runs."""
+        self._done.update(part, self._in_runs.take(part, offsets))
 
     def own(self, place: LogPosition) -> None:
         """Note that the session of a member has a message durably, since before it came here."""
-        if place not in self._places and place not in self._unconfirmed_places:
-            self._done[place] = None
+        is_held = place in self._places or place in self._in_runs
+        if not is_held and not self._is_unconfirmed(place):
+            self._done.add(place)
 
     def end(self) -> None:
         """Take leave of the coordinator, which lends all again that is not done."""
         for lease in self._exact:  # Their clients complete them [MQTT-4.8.2-5].
-            self._done[self._held[lease]] = None
+            self._done.add(self._held[lease])
         self._exact.clear()
         self._held.clear()
         self._places.clear()
+        self._in_runs.clear()
 
     def has_lease(self, lease: int) -> bool:
         """True if a member has not answered the message of this lease."""
@@ -216,12 +252,17 @@ class EdgeGroup:
                 del self._places[place]
                 self._returned[place] = True
 
+    def give_back_run(self, part: JournalId, offsets: Iterable[int]) -> None:
+        """Return messages of runs whose member has left; another member may get them."""
+        for offset in sorted(self._in_runs.take(part, offsets)):
+            self._returned[LogPosition(part, offset)] = True
+
     # reports
 
     @property
     def limit(self) -> int:
         """Messages that the coordinator may lend in all on this connection."""
-        if len(self._unconfirmed_places) >= UNCONFIRMED:
+        if sum(map(len, self._unconfirmed.values())) >= UNCONFIRMED:
             return self._received
         return self._received + sum(self._room(session) for session in self._ring)
 
@@ -230,20 +271,20 @@ class EdgeGroup:
         self._received = 0
         self._returned.clear()
         for places in self._unconfirmed.values():
-            self._done.update(dict.fromkeys(places))
+            self._done.merge(places)
         self._unconfirmed.clear()
-        self._unconfirmed_places.clear()
-        return attrs.evolve(self.report(), is_first=True, held=tuple(self._places))
+        held = PlaceSet(self._places)
+        held.merge(self._in_runs)
+        return attrs.evolve(self.report(), is_first=True, held=held)
 
     def report(self) -> GroupReport:
         """Return the next report."""
-        done, self._done = tuple(self._done), {}
+        done, self._done = self._done, PlaceSet()
         returned, self._returned = self._returned, {}
         request = 0
         if done:
             request = self._request = self._request + 1
             self._unconfirmed[request] = done
-            self._unconfirmed_places.update(dict.fromkeys(done))
         self.told_limit = self.limit
         return GroupReport(
             members=len(self._ring),
@@ -258,8 +299,7 @@ class EdgeGroup:
     def confirm_report(self, request: int) -> None:
         """Forget the answers of this report and of those before it: they are durable."""
         for known in [number for number in self._unconfirmed if number <= request]:
-            for place in self._unconfirmed.pop(known):
-                self._unconfirmed_places.pop(place, None)
+            del self._unconfirmed[known]
 
     def confirm(self, pending: Collection[str]) -> None:
         """Answer the SUBSCRIBE packets that wait: the coordinator has confirmed."""
@@ -270,24 +310,44 @@ class EdgeGroup:
 
     # internal
 
-    def _shares(self, places: Sequence[LogPosition]) -> Iterator[tuple[Session, int]]:
-        """
-        Yield how many of these messages each member takes, the members with the least room first.
+    def _is_unconfirmed(self, place: LogPosition) -> bool:
+        return any(place in places for places in self._unconfirmed.values())
 
-        Nothing if a message is known, or if there are too few to give each member several.
+    def _knows(self, part: JournalId, offsets: Sequence[int]) -> bool:
+        """True if one of these messages is held here, or was."""
+        known = (self._in_runs, self._done, *self._unconfirmed.values())
+        if any(places.has_any(part, offsets) for places in known):
+            return True
+        if not (self._places or self._returned):
+            return False
+        places = [LogPosition(part, offset) for offset in offsets]
+        is_new = self._places.keys().isdisjoint(places)
+        return not (is_new and self._returned.keys().isdisjoint(places))
+
+    def _shares(self, count: int) -> Iterator[tuple[Session, int]]:
         """
-        left = len(places)
+        Yield how many of so many messages each member takes, members with the least room first.
+
+        Nothing if there are too few to give each member several.
+        """
+        left = count
         if left < 2 * len(self._ring):
             return
-        for known in (self._places, self._done, self._unconfirmed_places, self._returned):
-            if not known.keys().isdisjoint(places):
-                return
         rooms = [(self._room(one), one) for one in self._ring if self._takes_all(one)]
         rooms.sort(key=lambda ready: ready[0])
         for index, (room, session) in enumerate(rooms):
             share = min(left // (len(rooms) - index), room)
             left -= share
             yield session, share
+
+    def _turns(self, count: int) -> Iterator[tuple[Session, int]]:
+        """Yield the members that take one each of so few messages, in turn."""
+        for _ in range(count):
+            ready = (one for one in self._next() if self._takes_all(one) and self._room(one))
+            session = next(ready, None)
+            if session is None:
+                return
+            yield session, 1
 
     def _takes_all(self, session: Session) -> bool:
         """True if the member accepts messages of every size, and answers them."""

@@ -23,6 +23,7 @@ from txbroker.edge.sessions.window_format import (
     RestoredWindow,
     decode_window,
     encode_window,
+    length_prefix,
     part_of,
     stored_place,
 )
@@ -66,8 +67,8 @@ def encode_session(session: Session, away_since: int, *, is_whole: bool = True) 
     pieces = [stored.SerializeToString()]
     for topic_filter, rest in encode_subscriptions(session.subscriptions.values()):
         name = topic_filter.encode()
-        named = b"\x0a" + _length(len(name)) + name
-        pieces += (b"\x1a", _length(len(named) + len(rest)), named, rest)
+        named = b"\x0a" + length_prefix(len(name)) + name
+        pieces += (b"\x1a", length_prefix(len(named) + len(rest)), named, rest)
     return b"".join(pieces)
 
 
@@ -103,16 +104,6 @@ def _encode_rest(subscription: Subscription) -> bytes:
     )
     kept.starts.extend(stored_place(LogPosition(p, o)) for p, o in subscription.starts.items())
     return kept.SerializeToString()
-
-
-def _length(size: int) -> bytes:
-    """Encode a length as protobuf does before a field."""
-    if size < 0x80:
-        return _SHORT[size]
-    return bytes((size & 0x7F | 0x80,)) + _length(size >> 7)
-
-
-_SHORT: Final = [bytes((size,)) for size in range(0x80)]
 
 
 def decode_session(value: bytes, session: Session) -> tuple[int, int]:

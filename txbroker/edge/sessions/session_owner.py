@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from weakref import WeakSet
 
 from txbroker.core import Router
@@ -96,6 +96,10 @@ class EdgeSessionOwner:
     def answer_leases(self, leases: list[int]) -> None:
         """Note that a client has answered messages that groups lent."""
         self._shared.answer(leases)
+
+    def answer_runs(self, offsets: Mapping[int, list[int]]) -> None:
+        """Note that a client has answered messages of runs, by lender."""
+        self._shared.answer_runs(offsets)
 
     def zone_of(self, topic: str) -> str:
         """Return the apex of the zone to which a publish of the topic goes."""

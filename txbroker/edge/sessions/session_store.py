@@ -36,6 +36,7 @@ from txbroker.model.log_position import JournalId
 from txbroker.model.topics import is_filter_within, may_match_within
 from txbroker.mqtt.session.cursor import Cursor
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import Unsaved
 from txbroker.v1 import state_pb2
 
 PASSAGES = 4_000
@@ -96,8 +97,8 @@ class SessionStore:
         self._message_clock = message_clock
         self._changed: dict[Session, None] = {}
         self._rarely: dict[Session, None] = {}
-        self._groups: deque[list[tuple[Session, list[int]]]] = deque()
-        self._waiting: list[tuple[Session, list[int]]] = []
+        self._groups: deque[list[tuple[Session, list[Unsaved]]]] = deque()
+        self._waiting: list[tuple[Session, list[Unsaved]]] = []
         self._is_urgent = False
         self._gone_through = dict.fromkeys(name for name, _ in passages.items())
         self._unwritten: list[bytes] = []
@@ -329,9 +330,9 @@ class SessionStore:
             for number in gone:
                 self._messages.delete(_numbered(name, number))
             self._put_window(name, session)
-            packet_ids = session.durable_sender.dequeue_unsaved()
-            if packet_ids:
-                self._waiting.append((session, packet_ids))
+            unsaved = session.durable_sender.dequeue_unsaved()
+            if unsaved:
+                self._waiting.append((session, unsaved))
         self._changed.clear()
 
     def _put_session(self, session: Session) -> None:
@@ -364,8 +365,8 @@ class SessionStore:
                 self._publishes.put(number, packet_id.to_bytes(2), encode_publish(publish))
 
     def _on_durable(self) -> None:
-        for session, packet_ids in self._groups.popleft():
-            session.durable_sender.on_saved(packet_ids)
+        for session, saved in self._groups.popleft():
+            session.durable_sender.on_saved(saved)
 
 
 def _is_large(session: Session) -> bool:

@@ -11,7 +11,7 @@ The group follows its zone: when another node serves that zone, the edge reports
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from txbroker.core import Run
@@ -21,7 +21,7 @@ from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge_group import EdgeGroup, Waiter
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.model.counters import Counters
-from txbroker.model.log_position import LogPosition
+from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.reporter import Reporter
 from txbroker.model.share_name import shared_subscription
 from txbroker.model.timers import Timers
@@ -69,6 +69,8 @@ class SharedSubscriptions:
         self._next_lease = 1
         self._beats = 0
         self._lent_by: dict[int, EdgeGroup] = {}
+        self._next_lender = 1
+        self._lenders: dict[int, tuple[EdgeGroup, JournalId]] = {}
 
     @property
     def groups(self) -> int:
@@ -137,7 +139,7 @@ class SharedSubscriptions:
 
     def disconnect(self, session: Session) -> None:
         """Take lent messages back: the client leaves."""
-        if session.shared or self._lent_by:
+        if session.shared or self._lent_by or self._lenders:
             self._reclaim(session)
         for text in session.shared:
             group = self._groups.get(text)
@@ -155,6 +157,15 @@ class SharedSubscriptions:
         for lease in leases:
             group = self._lent_by.pop(lease, None)
             if group is not None and group.answer(lease):
+                self._change(group)
+
+    def answer_runs(self, offsets: Mapping[int, list[int]]) -> None:
+        """Note that a client has answered messages of runs, by lender."""
+        for lender, those in offsets.items():
+            known = self._lenders.get(lender)
+            if known is not None:
+                group, part = known
+                group.answer_run(part, those)
                 self._change(group)
 
     # from the node
@@ -212,6 +223,21 @@ class SharedSubscriptions:
         for lease in leases:
             if not group.has_lease(lease):
                 self._lent_by.pop(lease, None)
+        self._change(group)
+
+    def on_lent_run(
+        self, route: Route, text: str, part: JournalId, run: Run, *, is_again: bool
+    ) -> None:
+        """Give lent messages of one part to members."""
+        group = self._of(route, text)
+        if group is None or group.pending is None:
+            return
+        given = group.lend_run(part, run, self._lender(group, part), is_again=is_again)
+        left = range(given, run.count)
+        if left:
+            places = [LogPosition(part, run.offset(index)) for index in left]
+            messages = [run.message(index) for index in left]
+            self.on_lent(route, text, places, messages, is_again=is_again)
         self._change(group)
 
     def on_run(self, route: Route, text: str, run: Run) -> None:
@@ -275,9 +301,23 @@ class SharedSubscriptions:
             if group is not None:
                 group.give_back((lease,))
                 self._change(group)
+        for lender, offsets in session.sender.reclaim_runs().items():
+            known = self._lenders.get(lender)
+            if known is not None:
+                known[0].give_back_run(known[1], offsets)
+                self._change(known[0])
         if ended:
             self._counters.add("group.dropped.qos2", len(ended))
             self.answer(ended)
+
+    def _lender(self, group: EdgeGroup, part: JournalId) -> int:
+        """Return the number that stands for the group and the part in sessions' answers."""
+        found = group.lenders.get(part)
+        if found is None:
+            found = group.lenders[part] = self._next_lender
+            self._next_lender += 1
+            self._lenders[found] = group, part
+        return found
 
     def _locate(self, group: EdgeGroup) -> None:
         """Report the group at the node that serves its zone now."""
@@ -327,6 +367,8 @@ class SharedSubscriptions:
         """Forget a group without members, unless it has answers to report again."""
         if group.is_idle and self._groups.get(group.text) is group:
             del self._groups[group.text]
+            for lender in group.lenders.values():
+                del self._lenders[lender]
 
     def _await(self, group: EdgeGroup, waiter: Waiter) -> None:
         """Call the waiter when the coordinator has confirmed, or after the wait."""

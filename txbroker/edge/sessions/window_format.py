@@ -6,8 +6,11 @@ window that moves to another node has these messages inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import sub
+from typing import Final
 
 import attrs
 
@@ -15,9 +18,15 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, MergedPart
 from txbroker.mqtt.session.inbound_publish import InboundPublish, StreamKey
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.session.window import Lent, OutboundMessage
+from txbroker.mqtt.session.window import LAST_PACKET_ID, Lent, OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.v1 import state_pb2
+
+LEAST_ALIKE: Final = 16
+"""Messages of a run with consecutive offsets that are stored without a look at each."""
+
+_ONE_EACH: Final = b"\x5a"  # the tag of `StoredFlow.steps`
+_ONE: Final = b"\x02"  # a step of 1
 
 
 def encode_window(session: Session, *, whole: bool = False, publishes: bool = True) -> bytes:
@@ -31,6 +40,7 @@ def encode_window(session: Session, *, whole: bool = False, publishes: bool = Tr
     window = state_pb2.StoredWindow(last_id=sender.last_id)
     index = _Parts(window, session.now())
     index.add_flows(sender.flows(), whole=whole)
+    index.add_runs(sender.open_runs(), {packet_id for packet_id, _ in sender.flows()})
     held = list(sender.held())
     if whole:
         for entry in held:
@@ -158,6 +168,28 @@ class _Parts:
             before, last_id = entry, packet_id
         self._end_run(steps)
 
+    def add_runs(
+        self, runs: Iterable[tuple[JournalId, Sequence[int]]], taken: Collection[int]
+    ) -> None:
+        """Add messages that are in flight in runs, under packet ids that are not taken."""
+        free = _gaps(taken)
+        ids = range(0)
+        for part, offsets in runs:
+            at = 0
+            while at < len(offsets):
+                ids = ids or next(free)
+                some = _alike(offsets, at, at + len(ids))
+                flow = self._window.flows.add(
+                    packet_id=ids[0], qos=1, part=self.of(part) + 1, offset=some[0]
+                )
+                more = len(some) - 1
+                if some[-1] - some[0] == more:
+                    flow.MergeFromString(_ONE_EACH + length_prefix(more) + _ONE * more)
+                else:
+                    flow.steps.extend(map(sub, some[1:], some))
+                at += len(some)
+                ids = ids[len(some) :]
+
     def _end_run(self, steps: list[int]) -> None:
         if steps:
             self._window.flows[-1].steps.extend(steps)
@@ -178,6 +210,25 @@ class _Parts:
             _add_message(flow, entry, self._now)
         else:
             flow.number = entry.number
+
+
+def _alike(offsets: Sequence[int], at: int, stop: int) -> Sequence[int]:
+    """
+    Return the offsets from `at` on that follow one another; all up to `stop` if these are few.
+    """
+    stop = min(stop, len(offsets))
+    begin = offsets[at] - at
+    end = bisect_left(range(stop), True, at, stop, key=lambda one: offsets[one] - one > begin)
+    return offsets[at:end] if end - at >= LEAST_ALIKE else offsets[at:stop]
+
+
+def _gaps(taken: Collection[int]) -> Iterator[range]:
+    """Yield the packet ids that are not taken, as ranges."""
+    first = 1
+    for packet_id in (*sorted(taken), LAST_PACKET_ID + 1):
+        if packet_id > first:
+            yield range(first, packet_id)
+        first = packet_id + 1
 
 
 def _step(before: OutboundMessage, entry: OutboundMessage) -> int | None:
@@ -353,3 +404,13 @@ def part_of(stored: state_pb2.StoredPart) -> JournalId:
 def _part_key(zone: str, epoch: int) -> JournalId:
     """Return one shared object for all references to the part."""
     return JournalId(zone, epoch)
+
+
+def length_prefix(size: int) -> bytes:
+    """Encode a length as protobuf does before a field."""
+    if size < 0x80:
+        return _SHORT[size]
+    return bytes((size & 0x7F | 0x80,)) + length_prefix(size >> 7)
+
+
+_SHORT: Final = [bytes((size,)) for size in range(0x80)]

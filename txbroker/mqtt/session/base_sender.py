@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from txbroker.core import Run
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
@@ -82,6 +83,9 @@ class SendingSession(Protocol):
 
     def answer_leases(self, leases: list[int]) -> None:
         """Note that the client has answered messages that a group lent."""
+
+    def answer_runs(self, offsets: Mapping[int, list[int]]) -> None:
+        """Note that the client has answered messages of runs, by lender."""
 
     def count_full_window(self, limit: str) -> None:
         """
@@ -259,6 +263,22 @@ class BaseSender:
     def unload(self) -> None:
         """Forget messages that a journal has: the client has been away for long."""
 
+    # from catch-up: runs of a journal
+
+    @property
+    def takes_runs(self) -> bool:
+        """True if records may be launched as runs: a group's sender."""
+        return False
+
+    @property
+    def run_room(self) -> int:
+        """Return how many records may be launched as a run; 0: each goes by itself."""
+        return 0
+
+    def launch_run(self, part: JournalId, run: Run) -> None:
+        """Put records of QoS 1, of which none expires, in flight together."""
+        raise NotImplementedError
+
     # from a group, which lends messages
 
     @property
@@ -292,6 +312,22 @@ class BaseSender:
                 return given
         return len(messages)
 
+    def lend_run(
+        self,
+        subscription: SharedSubscription,
+        run: Run,
+        places: range,
+        lender: int,
+        *,
+        is_again: bool,
+    ) -> int:
+        """
+        Send these messages of a run that a group lends, as far as the core can; return how many.
+
+        The client's answers are reported with their `lender` (`answer_runs`).
+        """
+        return 0
+
     def reclaim(self) -> tuple[list[int], list[int]]:
         """
         Take the lent messages back, as the client leaves.
@@ -299,6 +335,10 @@ class BaseSender:
         Returns the leases of the messages that another client may get, and of those that none may.
         """
         raise NotImplementedError
+
+    def reclaim_runs(self) -> Mapping[int, list[int]]:
+        """Take the messages of runs back, as the client leaves; return their offsets by lender."""
+        return {}
 
     # internal
 

@@ -9,8 +9,9 @@ with any session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from txbroker.core import Run
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.base_sender import BaseSender, SendingSession
 from txbroker.mqtt.session.session_ports import Sink
@@ -24,7 +25,8 @@ class CleanSender(BaseSender):
     """
     The sender of a clean session.
 
-    `_leases` has the lease and the QoS of each lent message in flight, by packet id.
+    `_leases` has the lease and the QoS of each message in flight that was lent by itself, by packet
+    id; None: a group has lent nothing.
     """
 
     __slots__ = ("_leases",)
@@ -165,11 +167,14 @@ class CleanSender(BaseSender):
     def poll_packet_writer(self) -> None:
         """Report answers to lent messages too."""
         super().poll_packet_writer()
-        if self._leases and self.sink is not None:
+        if self._leases is not None and self.sink is not None:
             landed = self.sink.packet_writer.dequeue_landed()
             if landed:
                 leases = [self._leases.pop(packet_id)[0] for packet_id in landed]
                 self._session.answer_leases(leases)
+            answered = self.sink.packet_writer.dequeue_answered()
+            if answered:
+                self._session.answer_runs(answered)
 
     # from a group, which lends messages
 
@@ -233,6 +238,23 @@ class CleanSender(BaseSender):
             known[packet_id] = leases[given], qos
         return len(messages)
 
+    def lend_run(
+        self,
+        subscription: SharedSubscription,
+        run: Run,
+        places: range,
+        lender: int,
+        *,
+        is_again: bool,
+    ) -> int:
+        """Send messages of QoS 1 that a group lends, without a turn of Python for each."""
+        if self.sink is None or subscription.identifier or not subscription.qos:
+            return 0
+        if self._leases is None:
+            self._leases = {}
+        lend_run = self.sink.packet_writer.lend_run
+        return lend_run(run, places.start, places.stop, lender, again=is_again)
+
     def reclaim(self) -> tuple[list[int], list[int]]:
         """
         Take the lent messages back, as the client leaves.
@@ -247,6 +269,10 @@ class CleanSender(BaseSender):
         for lease, qos in (lent or {}).values():
             (back if qos == 1 else ended).append(lease)
         return back, ended
+
+    def reclaim_runs(self) -> Mapping[int, list[int]]:
+        """Take the messages of runs back, as the client leaves; return their offsets by lender."""
+        return {} if self.sink is None else self.sink.packet_writer.unanswered()
 
     # from the edge and from operators
 

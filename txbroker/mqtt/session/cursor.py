@@ -153,10 +153,10 @@ class WaitingRecords:
         self.messages += count
         self.size += size
 
-    def subtract(self, offset: int, size: int) -> None:
-        """Subtract a record that does not wait any more."""
+    def subtract(self, offset: int, size: int, count: int = 1) -> None:
+        """Subtract records, all of them counted or not, that do not wait any more."""
         if offset <= self.seen or offset > self.end:
-            self.messages -= 1
+            self.messages -= count
             self.size -= size
 
     def uncounted(self, offset: int) -> int:

@@ -12,7 +12,7 @@ comes before each packet. A client that comes back gets all flights again, in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
@@ -21,9 +21,11 @@ from txbroker.mqtt.session.message_numbers import MessageNumbers
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.session.window import (
     LAST_PACKET_ID,
+    LaunchedRun,
     Lent,
     OutboundMessage,
     SessionLimits,
+    Unsaved,
     Window,
 )
 from txbroker.mqtt.wire.encoder import encode
@@ -46,7 +48,7 @@ class DurableSender(BaseSender):
         self.window: Window | None = None
         self.last_id = 0
         self.numbering = MessageNumbers()
-        self._to_save: list[int] = []
+        self._to_save: list[Unsaved] = []
 
     # from the session: its life
 
@@ -148,7 +150,7 @@ class DurableSender(BaseSender):
             if may_launch:
                 self._launch(window, entry)
                 is_launched = True
-            elif window.has_room:
+            elif self.has_room():
                 self._wait(window, entry)
             else:
                 break
@@ -334,13 +336,14 @@ class DurableSender(BaseSender):
 
     # from the session store
 
-    def on_saved(self, packet_ids: Iterable[int]) -> None:
+    def on_saved(self, saved: Iterable[Unsaved]) -> None:
         """Send the packets of these flows: their packet ids are durable (protocol rule 17)."""
         window = self.window
         if window is None:
             return
         due: list[tuple[int, OutboundMessage]] = []
-        for packet_id in packet_ids:
+        for packet_id in saved:
+            assert not isinstance(packet_id, LaunchedRun)  # a group's
             entry = window.flights.get(packet_id)
             if entry is not None and entry.is_unsaved:
                 entry.is_unsaved = False
@@ -348,8 +351,8 @@ class DurableSender(BaseSender):
         if due:
             self._emit(due)
 
-    def dequeue_unsaved(self) -> list[int]:
-        """Return the packet ids whose packets wait for `on_saved`, each once."""
+    def dequeue_unsaved(self) -> list[Unsaved]:
+        """Return what waits for `on_saved`, each once."""
         taken, self._to_save = self._to_save, []
         return taken
 
@@ -361,6 +364,10 @@ class DurableSender(BaseSender):
     def flows(self) -> Iterable[tuple[int, OutboundMessage]]:
         """Return the messages in flight with their packet ids, in the order of sending."""
         return () if self.window is None else self.window.flights.items()
+
+    def open_runs(self) -> Iterator[tuple[JournalId, Sequence[int]]]:
+        """Yield the unanswered messages that are in flight in runs: parts and offsets."""
+        return iter(())
 
     def held(self) -> Iterable[OutboundMessage]:
         """Return the waiting messages that no journal has."""
@@ -376,12 +383,17 @@ class DurableSender(BaseSender):
             for entry in (*self.window.flights.values(), *self.window.queue):
                 if entry.place is not None:
                     yield LogPosition(entry.place.part, entry.place.offset - 1)
+        for part, offsets in self.open_runs():
+            yield LogPosition(part, offsets[0] - 1)
 
     def unacknowledged(self) -> Iterator[LogPosition]:
         """Yield the positions of messages in flight that the client has not acknowledged."""
         for _, entry in self.flows():
             if entry.place is not None and not entry.released:
                 yield entry.place
+        for part, offsets in self.open_runs():
+            for offset in offsets:
+                yield LogPosition(part, offset)
 
     # from catch-up: messages in flight to read again
 

@@ -75,6 +75,9 @@ class SessionOwner(Protocol):
     def answer_leases(self, leases: list[int]) -> None:
         """Note that a client has answered messages that groups lent."""
 
+    def answer_runs(self, offsets: Mapping[int, list[int]]) -> None:
+        """Note that a client has answered messages of runs, by lender."""
+
     def window_is_full(self, session: Session, limit: str) -> None:
         """
         Note that the window is full until the client acknowledges; `limit` is the configuration
@@ -304,6 +307,10 @@ class Session:
     def answer_leases(self, leases: list[int]) -> None:
         """Note that the client has answered messages that groups lent."""
         self.watcher.answer_leases(leases)
+
+    def answer_runs(self, offsets: Mapping[int, list[int]]) -> None:
+        """Note that the client has answered messages of runs, by lender."""
+        self.watcher.answer_runs(offsets)
 
     def count_full_window(self, limit: str) -> None:
         """

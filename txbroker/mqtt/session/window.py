@@ -12,10 +12,11 @@ unread: its bytes are in the journal only. A message never goes from one state b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from txbroker.core import Run
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.wire.encoder import encode_publish, pack_packet_id
@@ -141,6 +142,23 @@ class OutboundMessage:
     def is_unread(self) -> bool:
         """True if a journal must be read before the packet can be sent."""
         return self.message is None and not self.released
+
+
+def run_offsets(run: Run) -> Sequence[int]:
+    """Return the offsets of a run whose messages a journal has, in ascending order."""
+    return range(run.first, run.first + run.count) if run.offsets is None else run.offsets
+
+
+@attrs.frozen(eq=False)
+class LaunchedRun:
+    """Records of one part that are in flight together: of QoS 1, and none expires."""
+
+    part: JournalId
+    run: Run
+
+
+Unsaved = int | LaunchedRun
+"""What waits until it is durable: the message of a packet id, or a run."""
 
 
 class Window:
