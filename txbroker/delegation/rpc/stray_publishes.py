@@ -142,15 +142,11 @@ class StrayCollector:
         """Make the strays an outbox; a record's retained value leaves `retained`."""
         part = self._part_of(strays)
         handed = _Strays(strays, part, retained, self._node_grant, self._data_directory)
-
-        def end(done: Callable[[], None]) -> None:
-            self._tasks.start(handed.end(done))
-
         entries = JournalEntries(
             strays.through,
             handed.read,
             handed.save,
-            end,
+            lambda done: self._tasks.start(handed.end(done)),
         )
         state = OutboxState(
             zone=strays.apex,

@@ -39,7 +39,7 @@ class JournalEntries:
         through: int,
         read: ReadRecords,
         save: Callable[[int], None],
-        end: Callable[[Callable[[], None]], None],
+        end: Callable[[Callable[[], None]], object],
     ) -> None:
         self.on_durable: Callable[[], None] = lambda: None
         self.durable = through
