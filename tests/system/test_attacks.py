@@ -58,15 +58,7 @@ def _held(waits: list[float]) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "subscribe-large",
-        "small-subscribes",
-        "qos1-unread",
-        "pubrel-unread",
-        "ping-unread",
-        "properties-disconnect",
-        "properties-connect",
-    ],
+    ["subscribe-large", "small-subscribes", "qos1-unread", "pubrel-unread", "ping-unread"],
 )
 def test_work_of_one_client_is_done_in_slices(node: NodeProcess, name: str) -> None:
     """

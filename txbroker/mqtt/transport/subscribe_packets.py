@@ -271,12 +271,12 @@ def _admit(
             codes[place] = SUBACK_FAILURE
             continue
         if not (topic_filter in known or topic_filter in shared or topic_filter in admitted):
-            size -= len(topic_filter)
-            if room <= 0 or size < 0:
+            if room <= 0 or len(topic_filter) > size:
                 codes[place] = full
                 refused += 1
                 continue
             room -= 1
+            size -= len(topic_filter)
         admitted[topic_filter] = options
     if refused:
         service.counters.add("subscriptions.over_limit", refused)
