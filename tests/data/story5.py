@@ -88,7 +88,7 @@ def _play(tree: dict[str, NodeProcess]) -> None:
     expiring = [*PROPERTIES, (wire5.MESSAGE_EXPIRY, YEARS)]
     with RawClient5(tree["edge"].mqtt) as reader:
         reader.connect(READER, clean=False, expiry=FOREVER)
-        identifier = [(wire5.SUBSCRIPTION_ID, IDENTIFIER)]
+        identifier: wire5.Properties = [(wire5.SUBSCRIPTION_ID, IDENTIFIER)]
         reader.subscribe(*((name, 2) for name in FILTERS), properties=identifier)
         reader.disconnect()
     members = [RawClient5(tree[node].mqtt) for node in ("edge", "root")]
