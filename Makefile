@@ -91,6 +91,7 @@ faults: install
 	$(BIN)/python -m tests.faults --minutes $(or $(MINUTES),5) $(FAULTS_ARGS)
 
 # Clients that come and go, and what nodes keep of them; with faults beside it: SOAK_ARGS=--faults.
+# For memory once all caches are full: SOAK_ARGS="--visits 100000 --rests 3 --clients 100".
 soak: install
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(SOAK_ARGS)
 

@@ -48,18 +48,23 @@ AT_REST = {
 
 @attrs.frozen(kw_only=True)
 class Rest:
-    """One node at rest: bytes of anonymous memory, of `data` and of the log; CPU as a share."""
+    """
+    One node at rest: bytes of anonymous memory, of its journals, of all else in `data`, and of the
+    log; CPU as a share.
+    """
 
     memory: int
     descriptors: int
     threads: int
-    disk: int
+    journals: int
+    tables: int
     log: int
     cpu: float
 
     def __str__(self) -> str:
         return (
-            f"memory {self.memory / MIB:6.1f} MiB, disk {self.disk / MIB:6.1f} MiB, "
+            f"memory {self.memory / MIB:6.1f} MiB, disk {self.journals / MIB:.1f} "
+            f"and {self.tables / MIB:.1f} MiB, "
             f"{self.descriptors} descriptors, {self.threads} threads, "
             f"idle CPU {self.cpu:.1%}, log {self.log / 1024:.0f} KiB"
         )
@@ -79,7 +84,8 @@ def measure(node: NodeProcess) -> Rest:
         memory=int(status["RssAnon"].split()[0]) * 1024,
         descriptors=len(os.listdir(f"/proc/{node.pid}/fd")),
         threads=int(status["Threads"]),
-        disk=sum(path.stat().st_blocks * 512 for path in node.data.rglob("*") if path.is_file()),
+        journals=_blocks(node.data / "journal"),
+        tables=_blocks(node.data) - _blocks(node.data / "journal"),
         log=sum(map(len, node.lines)),
         cpu=cpu,
     )
@@ -115,3 +121,7 @@ def cpu_seconds(node: NodeProcess) -> float:
     """CPU time that the node's process has used."""
     fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _blocks(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
