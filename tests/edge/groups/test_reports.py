@@ -67,6 +67,20 @@ def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
     assert "c" not in world.coordinators._groups[GROUP].edges
 
 
+def test_of_a_group_that_ended_nothing_is_remembered() -> None:
+    """Its session was never to be had: names of groups that came once would stay for ever."""
+    world = World(1)
+    world.is_elsewhere = True
+    edge = joined(world, 2, "c1")
+    (group,) = world.coordinators._groups.values()
+    assert world.coordinators._told == {GROUP}
+    edge.disconnect("c1")
+    carry(world)
+    world.coordinators.beat()
+    world.coordinators._on_refused(group, "too late", False)
+    assert (world.coordinators._groups, world.coordinators._told) == ({}, set())
+
+
 def test_a_break_before_the_first_report_forgets_no_edge() -> None:
     """It has what it has, and reports that on its next connection."""
     world = World(1)

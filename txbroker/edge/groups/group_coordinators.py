@@ -139,7 +139,7 @@ class GroupCoordinators:
                 continue
             if group.session is None and not group.has_members:
                 if group.text not in self._edge.clients.sessions:
-                    del self._groups[group.text]
+                    self._forget(group)
             else:
                 self._begin(group)
 
@@ -204,7 +204,8 @@ class GroupCoordinators:
     def _on_refused(self, group: GroupCoordinator, reason: str, is_told: bool) -> None:
         """Try again later: the session cannot be had."""
         self._connecting.discard(group.text)
-        if group.text not in self._told:
+        is_wanted = self._groups.get(group.text) is group
+        if is_wanted and group.text not in self._told:
             self._told.add(group.text)
             self._reporter.event("group.unreachable", filter=group.text, reason=reason)
 
@@ -222,13 +223,17 @@ class GroupCoordinators:
         """End a group without members."""
         session = group.session
         self._release(group)
-        del self._groups[group.text]
+        self._forget(group)
         if group.knows_all_edges(GRACE):
             self._edge.clients.delete(group.text)
             group.end()
         elif session is not None:
             session.save_then(group.end)
         # Else members at edges that have not come back yet may need the group's position.
+
+    def _forget(self, group: GroupCoordinator) -> None:
+        del self._groups[group.text]
+        self._told.discard(group.text)  # otherwise names of groups that came once stay for ever
 
     def _set_expiry(self, group: GroupCoordinator) -> None:
         session = group.session
