@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import pytest
 
 from tests.storage.test_log import Disk
@@ -849,9 +850,10 @@ def test_what_is_staged_waits_for_a_sync_too(
     monkeypatch.setattr(committer_module, "MOST_BEHIND", 4 * committer_module.SLICE)
     bench = Bench(tmp_path, Durability.SYNC, soon=lambda action: None)
     behind: list[bool] = []
-    monkeypatch.setattr(
-        bench.committer, "_on_behind", lambda is_behind, _: behind.append(is_behind)
+    events = attrs.evolve(
+        bench.committer._events, on_behind=lambda is_behind, _: behind.append(is_behind)
     )
+    monkeypatch.setattr(bench.committer, "_events", events)
     bench.stage(bench.a, size=6 * committer_module.SLICE)
     bench.end_turn()
 
