@@ -14,6 +14,8 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 NAMES = ["x", "y", "z"]
 SESSIONS = {name: Session(name) for name in NAMES}
+SHORTEST = 4
+"""Bytes of the shortest PUBLISH of QoS 0: a length of one byte and an empty topic."""
 VALUES = [None, Session("one"), Session("two")]
 
 
@@ -477,7 +479,9 @@ class World:
 
     def do_send(self, client: int, size: int, may_drop: bool) -> Any:
         packet_writer = self.clients[client].packet_writer
-        return (packet_writer.send_qos0 if may_drop else packet_writer.send)(bytes(size))
+        if may_drop:
+            return packet_writer.send_qos0(bytes(max(size, SHORTEST)))
+        return packet_writer.send(bytes(size))
 
     def do_window(self, client: int, inflight: int, memory: int) -> None:
         self.clients[client].packet_writer.open_window(inflight, memory)

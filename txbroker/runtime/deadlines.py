@@ -127,9 +127,11 @@ class Deadlines:
     def _ring_at(self, slot: Slot) -> None:
         waiting = self._waiting[slot]
         while waiting:
-            who, _ = waiting.popitem()
-            self._count -= 1
-            who.on_deadline()
+            for who in tuple(waiting):  # a callback may cancel others, and set more
+                if who in waiting:
+                    del waiting[who]
+                    self._count -= 1
+                    who.on_deadline()
         if self._waiting.get(slot) is waiting:  # False if a callback cancelled the last deadline.
             heapq.heappop(self._slots)
             del self._waiting[slot]

@@ -19,7 +19,7 @@ from tests.support.recorders import Events, cut
 from txbroker.core.sorted_filters import SortedFilters
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_interest import wanted
-from txbroker.edge.sessions.session_cursors import SessionCursors
+from txbroker.edge.sessions.cursor_placement import CursorPlacement
 from txbroker.link.link_client import LinkClient
 from txbroker.runtime.slices import LONGEST
 from txbroker.v1.link_pb2 import LinkFrame
@@ -136,13 +136,13 @@ def test_sessions_are_gone_through_once_for_all_cuts() -> None:
     clients[0].leave()
     bench.settle()
     looks: list[int] = []
-    everybody = SessionCursors._all
+    everybody = CursorPlacement.all
 
-    def counted(cursors: SessionCursors) -> Any:
+    def counted(placement: CursorPlacement) -> Any:
         looks.append(1)
-        return everybody(cursors)
+        return everybody(placement)
 
-    with mock.patch.object(SessionCursors, "_all", counted):
+    with mock.patch.object(CursorPlacement, "all", counted):
         learn(bench, *zones(300))
 
     assert len(looks) < 5
