@@ -17,7 +17,7 @@ from tests.support import wire
 from tests.support.nodes import Address
 from tests.system.attack_list5 import ATTACKS_5
 from tests.system.call_attacks import CALLS, call_storm
-from tests.system.innocents import Ports, Stranger
+from tests.system.innocents import Ports, Stranger, sent
 
 Attack = Callable[[Ports], Iterator[None]]
 
@@ -194,7 +194,7 @@ def retained_answers(ports: Ports) -> Iterator[None]:
     strangers = [member(ports.mqtt, f"retained {n}") for n in range(4)]
     for start in range(0, 100_000, 500):
         packets = (wire.publish(f"r/{n}", b"x", retain=True) for n in range(start, start + 500))
-        yield from _all_sent(strangers[0], b"".join(packets))
+        yield from sent(strangers[0], b"".join(packets))
     asked = wire.subscribe(1, ("r/#", 0)) * 50
     yield from repeat(strangers, itertools.repeat(asked), reads=True)
 
@@ -217,7 +217,7 @@ def session_ends(ports: Ports, *, clean: bool) -> Iterator[None]:
         strangers = [member(ports.mqtt, f"ends {n}", clean=clean) for n in range(4)]
         for stranger in strangers:
             if clean or number < 4:
-                yield from _all_sent(stranger, b"".join(packets))
+                yield from sent(stranger, b"".join(packets))
             stranger.send(wire.packet(wire.PINGREQ, 0))
         yield from _quiet(strangers, 1.0)
         for stranger in strangers:
@@ -230,7 +230,7 @@ def overlaps(ports: Ports) -> Iterator[None]:
     for number, stranger in enumerate(strangers):
         levels = itertools.product("a+", repeat=12)
         filters = [(f"{'/'.join(some)}/{'#' if number else '+'}", 0) for some in levels]
-        yield from _all_sent(stranger, wire.subscribe(1, *filters))
+        yield from sent(stranger, wire.subscribe(1, *filters))
     topics = ("/".join("a" * 12) + f"/{number}" for number in itertools.count())
     packets = (b"".join(wire.publish(next(topics), b"x") for _ in range(1_000)) for _ in topics)
     yield from repeat(strangers, packets, reads=True)
@@ -281,7 +281,7 @@ def open_flows(ports: Ports, *, clean: bool) -> Iterator[None]:
         for start in range(1, 65_536, 1_285):
             ids = range(start, start + 1_285)
             packets = [wire.publish(f"q/{n % 7}", b"x", qos=2, packet_id=n) for n in ids]
-            yield from _all_sent(stranger, b"".join(packets))
+            yield from sent(stranger, b"".join(packets))
             yield
 
 
@@ -322,15 +322,6 @@ def grpc_crowd(ports: Ports) -> Iterator[None]:
         yield from _quiet(strangers, 0.2)
         for stranger in strangers:
             stranger.close()
-
-
-def _all_sent(stranger: Stranger, packet: bytes) -> Iterator[None]:
-    while not stranger.send(packet) and not stranger.is_closed:
-        stranger.read()
-        yield
-    while not stranger.send(b"") and not stranger.is_closed:
-        stranger.read()
-        yield
 
 
 def _quiet(strangers: list[Stranger], seconds: float) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.support import wire, wire5
 from tests.support.nodes import Address
-from tests.system.innocents import Ports, Stranger
+from tests.system.innocents import Ports, Stranger, sent
 
 Attack = Callable[[Ports], Iterator[None]]
 
@@ -31,16 +31,6 @@ def member5(address: Address, name: str, properties: wire5.Properties | bytes = 
     made = Stranger.to(address)
     made.send(wire5.connect(f"{name} {os.getpid()}", properties=properties))
     return made
-
-
-def sent(stranger: Stranger, data: bytes) -> Iterator[None]:
-    """Send all of it."""
-    while not stranger.send(data) and not stranger.is_closed:
-        stranger.read()
-        yield
-    while not stranger.send(b"") and not stranger.is_closed:
-        stranger.read()
-        yield
 
 
 def long_filters(ports: Ports) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -213,3 +213,13 @@ class Stranger:
     def close(self) -> None:
         """Leave without a word."""
         self.socket.close()
+
+
+def sent(stranger: Stranger, data: bytes) -> Iterator[None]:
+    """Send all of it."""
+    while not stranger.send(data) and not stranger.is_closed:
+        stranger.read()
+        yield
+    while not stranger.send(b"") and not stranger.is_closed:
+        stranger.read()
+        yield

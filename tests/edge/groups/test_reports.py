@@ -189,21 +189,6 @@ def test_messages_that_come_back_go_before_runs_that_wait() -> None:
     assert waiting(other, "c1") == had
 
 
-def test_members_keep_what_they_have_of_runs_while_the_session_is_elsewhere() -> None:
-    world = in_runs(1)
-    edge = joined(world, 2, "c1")
-    world.publish(1)
-    carry(world)
-    other = joined(world, 1, "b1")
-    world.coordinators._groups[GROUP].edges["c"].turns += 1  # the other one's turn
-    world.take_away()
-    for _ in range(5):
-        world.alarms.advance(1.0)
-        world.beat()
-        carry(world)
-    assert waiting(edge, "c1") == [b"1/0"] and not waiting(other, "b1")
-
-
 def test_members_that_report_elsewhere_keep_what_they_have() -> None:
     """The group moves: a message of QoS 2 is with its member all the time."""
     world = World(1)
@@ -218,10 +203,11 @@ def test_members_that_report_elsewhere_keep_what_they_have() -> None:
     assert waiting(edge, "c1") == [b"2/0"] and not waiting(other, "b1")
 
 
-def test_members_keep_what_they_have_while_the_session_is_elsewhere() -> None:
-    world = World(1)
+@pytest.mark.parametrize(("is_run", "qos"), [(False, 2), (True, 1)])
+def test_members_keep_what_they_have_while_the_session_is_elsewhere(is_run: bool, qos: int) -> None:
+    world = in_runs(1) if is_run else World(1)
     edge = joined(world, 2, "c1")
-    world.publish(2)
+    world.publish(qos)
     carry(world)
     other = joined(world, 1, "b1")
     world.coordinators._groups[GROUP].edges["c"].turns += 1  # the other one's turn
@@ -230,7 +216,7 @@ def test_members_keep_what_they_have_while_the_session_is_elsewhere() -> None:
         world.alarms.advance(1.0)
         world.beat()
         carry(world)
-    assert waiting(edge, "c1") == [b"2/0"] and not waiting(other, "b1")
+    assert waiting(edge, "c1") == [b"%d/0" % qos] and not waiting(other, "b1")
 
 
 def test_a_link_breaks_before_the_session_is_there() -> None:
