@@ -314,7 +314,7 @@ class Node:
             self.absorb_zone()
         zone.open(node_grant.epoch)
 
-    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+    def accept_marks(self, marks: Mapping[MarkKey, int]) -> bool:
         assert not marks, "no publish stream of this tree has a mark"
         return True
 

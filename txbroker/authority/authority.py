@@ -400,7 +400,7 @@ class Authority:
         self._zone_scope.judge_anew()
         self._journal.store_absorbed(apex, news)
 
-    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+    def accept_marks(self, marks: Mapping[MarkKey, int]) -> bool:
         """
         Add the marks of a parent that had forgotten this zone; return False if there is no room.
 

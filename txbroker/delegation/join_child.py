@@ -62,7 +62,7 @@ class GrantedNode(ReceivingNode, Protocol):
     def serve_grant(self) -> None:
         """Serve the zone at the epoch of the node grant, from this turn on."""
 
-    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+    def accept_marks(self, marks: Mapping[MarkKey, int]) -> bool:
         """
         Add marks of publish streams to those of the zone; return False if there is no room.
 
@@ -123,13 +123,13 @@ class JoinChild:
                     yield from receive_zone(self._node_grant, self._node, received_zone, fence)
                 case StreamMarks() as told:
                     marks.update(told.marks)
-                    yield from self._take_marks(marks)
+                    yield from self._accept_marks(marks)
                 case ParentAnswer() as answer:
                     return (yield from self._accept(parent, answer, marks))
 
     # internal
 
-    def _take_marks(self, marks: Mapping[MarkKey, int]) -> Procedure[None]:
+    def _accept_marks(self, marks: Mapping[MarkKey, int]) -> Procedure[None]:
         """
         Make marks durable, and confirm them.
 
@@ -137,7 +137,7 @@ class JoinChild:
         that asks here, and would send them once more.
         """
         node_grant = self._node_grant
-        if not self._node.take_marks(marks):
+        if not self._node.accept_marks(marks):
             yield from warn("zone.marks_refused", zone=node_grant.zone, marks=len(marks))
         yield AwaitStored(seconds=HANDOVER_STEP)
         yield SendMessage(message=ZoneReceived(epoch=node_grant.epoch), seconds=HANDOVER_STEP)
@@ -151,7 +151,7 @@ class JoinChild:
             case JoinGranted() as granted:
                 self._save_grant(granted)
                 self._node.serve_grant()
-                self._node.take_marks(marks)  # a zone that opens just now has none of them
+                self._node.accept_marks(marks)  # a zone that opens just now has none of them
                 zone = self._node_grant.zone
                 yield from report("join.granted", zone=zone, epoch=granted.epoch)
                 yield from self._meet(parent, reply.who)

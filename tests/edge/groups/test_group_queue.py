@@ -24,9 +24,9 @@ def taken(queue: GroupQueue) -> list[int]:
     found: list[int] = []
     while queue:
         if queue.run is None:
-            found.append(queue.take()[0])
+            found.append(queue.dequeue()[0])
         else:
-            _, some = queue.take_run(2)
+            _, some = queue.dequeue_run(2)
             found += [some.offset(index) for index in range(some.count)]
     assert not queue.count
     return found

@@ -224,10 +224,10 @@ class JoinClient:
         self._on_granted()
         self._flush_queue.end()
 
-    def take_marks(self, marks: Mapping[MarkKey, int]) -> bool:
+    def accept_marks(self, marks: Mapping[MarkKey, int]) -> bool:
         """Add marks to those of the open zone; return False if there is no room."""
         authority = self._authority
-        return authority is None or not authority.serving or authority.take_marks(marks)
+        return authority is None or not authority.serving or authority.accept_marks(marks)
 
     # from operators
 

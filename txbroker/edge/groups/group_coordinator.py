@@ -456,7 +456,7 @@ class GroupCoordinator:
     def _lend_part(self, edge: GroupEdge, most: int) -> None:
         """Lend the next messages of a run to an edge."""
         assert edge.port is not None
-        part, run = self._waiting.take_run(most)
+        part, run = self._waiting.dequeue_run(most)
         edge.has.update(part, run_offsets(run))
         edge.sent += run.count
         edge.turns += run.count / edge.members
@@ -476,7 +476,7 @@ class GroupCoordinator:
             place = entry.place or _place(packet_id, entry)
             if part is not None and (place.part != part or entry.is_again != is_again):
                 break
-            waiting.take()
+            waiting.dequeue()
             is_ageing = entry.until is not None
             if (is_ageing and not entry.end_to_wait(now)) or entry.message is None:
                 self._expire(packet_id)

@@ -70,7 +70,7 @@ class GroupQueue:
         self._queue.append(run)
         self._last[run.part] = run.run.last
 
-    def take(self) -> Flight:
+    def dequeue(self) -> Flight:
         """Remove the first item, which is a flight."""
         self.count -= 1
         if self._again:
@@ -79,7 +79,7 @@ class GroupQueue:
         assert not isinstance(first, LaunchedRun)
         return first
 
-    def take_run(self, most: int) -> tuple[JournalId, Run]:
+    def dequeue_run(self, most: int) -> tuple[JournalId, Run]:
         """Remove at most so many messages of the first item, which is a run."""
         first = self._queue.popleft()
         assert isinstance(first, LaunchedRun)
