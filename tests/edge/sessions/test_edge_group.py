@@ -12,8 +12,9 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import Lent, SessionLimits
+from txbroker.mqtt.wire.encoder import encode, encode_publish
 from txbroker.mqtt.wire.message import Message
-from txbroker.mqtt.wire.packets import Publish
+from txbroker.mqtt.wire.packets import Pingresp, Publish
 
 TEXT = "$share/g/a/#"
 PART = JournalId("a", 1)
@@ -124,6 +125,25 @@ def test_what_members_answer_is_reported(qos: int) -> None:
         assert members.group.answer(lease) is bool(qos)
 
     assert list(range(1, 11)) == sorted(place.offset for place in members.group.report().done)
+
+
+def test_members_without_room_get_qos0_as_plain_subscribers_do() -> None:
+    """Publishers wait for a full output; the output itself drops what is beyond its bound."""
+    members = Members(2)
+    for client in members.clients:
+        while client.packet_writer.has_room:
+            client.packet_writer.send(encode(Pingresp()) * 1024)
+    router = members.edge.router
+    packet_reader = router.make_packet_reader(router.make_packet_writer(), 1 << 20)
+    packet_reader.open(object(), "somebody", None, clean=True)
+    packet_reader.feed(encode_publish("a/b", b"0", 0, False, False, None) * 10)
+    packet_reader.step()
+    assert packet_reader.qos0 is not None
+
+    assert 0 == members.group.send_run(packet_reader.qos0)
+    members.group.lend(LogPosition(PART, 1), Message("a/b", b"10", 0), 1, is_again=False)
+
+    assert [5, 6] == sorted(len(client.payloads) for client in members.clients)
 
 
 def test_a_member_with_a_maximum_packet_size_gets_what_it_accepts() -> None:

@@ -191,8 +191,10 @@ class EdgeGroup:
             self._done.add(place)
 
     def send_run(self, run: Run) -> int:
-        """Give messages of QoS 0 to members in turn; return how many no member has room for."""
-        ready = [session for session in self._ring if _has_room(session)]
+        """Give messages of QoS 0 to members in turn; return how many came to no member."""
+        # Without room a group would lose what a plain subscriber gets: publishers wait for a full
+        # output, and the output alone decides what is dropped.
+        ready = [session for session in self._ring if _has_room(session)] or list(self._ring)
         if not ready:
             return run.count
         at = 0
@@ -394,11 +396,14 @@ class EdgeGroup:
         return AT_QOS0 if _has_room(session) else 0
 
     def _deliver_qos0(self, message: Message) -> None:
-        for session in self._next():
-            subscription = session.shared.get(self.text)
-            if subscription is not None:
+        """Give a message of QoS 0 to the next member with room; without one, to the next one."""
+        for needs_room in (True, False):
+            for session in self._next():
+                subscription = session.shared.get(self.text)
+                if subscription is None or (needs_room and not _has_room(session)):
+                    continue
                 entry = subscription.entry(message)
-                if _has_room_for(session, entry) and _accepts_size(session, entry):
+                if _accepts_size(session, entry):
                     session.sender.deliver_qos0(entry)
                     return
 
