@@ -84,19 +84,24 @@ class Lock:
 
 
 class StreamEnd:
-    """One end of a stream: a broken stream loses all messages under way."""
+    """
+    One end of a stream: no message overtakes another; a broken stream loses all under way.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.peer: StreamEnd
         self.is_broken = False
+        self.sent: deque[object] = deque()  # under way, the oldest first
         self.received: deque[object] = deque()
         self.awake: Callable[[], None] = lambda: None
 
     def send(self, message: object) -> None:
         peer = self.peer
+        self.sent.append(message)
 
         def arrive() -> None:
+            message = self.sent.popleft()
             # The journal is appended as it comes: no procedure sees its messages.
             if not peer.is_broken and not isinstance(message, JournalCopy | JournalRest):
                 peer.received.append(message)
