@@ -81,6 +81,24 @@ def test_of_a_group_that_ended_nothing_is_remembered() -> None:
     assert (world.coordinators._groups, world.coordinators._told) == ({}, set())
 
 
+def test_a_session_outlives_an_edge_that_leaves_before_the_others_are_back() -> None:
+    """The coordinator starts again, and a member that is away begins at another edge at once."""
+    world = World(1)
+    edge, other = joined(world, 0, "a1"), joined(world, 1, "b2")
+    other.disconnect("b2")
+    carry(world)
+    for one in (edge, other):
+        one.cut()
+    world.start()
+    world.publish(1)
+    joined(world, 1)
+    other._end(other.sessions["b2"])
+    carry(world)
+    assert not world.coordinators.groups
+    joined(world, 0)
+    assert waiting(edge, "a1") == [b"1/0"]
+
+
 def test_a_break_before_the_first_report_forgets_no_edge() -> None:
     """It has what it has, and reports that on its next connection."""
     world = World(1)

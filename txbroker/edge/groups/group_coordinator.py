@@ -84,8 +84,8 @@ class GroupCoordinator:
     """
     The group `text`; the session's `GroupSink` while a session is attached.
 
-    `changed` asks for a call of `flush` at the end of the turn, `on_closed` reports that another
-    node has the session.
+    `is_resumed`: its session is here from an earlier process or group. `changed` asks for a call of
+    `flush` at the end of the turn, `on_closed` reports that another node has the session.
     """
 
     receive_maximum = 0
@@ -94,6 +94,7 @@ class GroupCoordinator:
         self,
         text: str,
         *,
+        is_resumed: bool,
         router: Router,
         now: Callable[[], float],
         changed: Callable[[GroupCoordinator], None],
@@ -113,7 +114,8 @@ class GroupCoordinator:
         self._waiting = GroupQueue()
         self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
         self._settled_at = 0.0
-        self._resumed_at: float | None = None
+        # An edge may leave before the session is attached, and others have not come back yet.
+        self._resumed_at: float | None = now() if is_resumed else None
         self._lent: dict[LogPosition, tuple[int, GroupEdge]] = {}
         self._held: dict[LogPosition, GroupEdge] = {}
         self._answered: set[LogPosition] = set()

@@ -148,6 +148,7 @@ class GroupCoordinators:
     def _make(self, text: str) -> GroupCoordinator:
         return GroupCoordinator(
             text,
+            is_resumed=text in self._edge.clients.sessions,
             router=self._router,
             now=self._timers.now,
             changed=self._mark_dirty,
