@@ -3,7 +3,8 @@ What a group of a shared subscription owes: the rule `group` of `history`.
 
 Each acknowledged message that was sent while the group's subscription was firm is processed by a
 member. At QoS 2 it is processed once: the sessions of the members last. What is lent when a disk is
-lost for good, or while a member begins a session elsewhere, may be processed twice.
+lost for good, or while a member begins a session elsewhere, may be processed twice. So may what was
+processed since the last calm at a node that died: the answer may have died with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .events import (
     Acknowledged,
     Calm,
     Connected,
+    Connecting,
+    Down,
     Event,
     Overdue,
     Processed,
@@ -54,6 +57,11 @@ class Groups:
         self._is_plain = True  # no session, disk or zone of the group was lost
         self._messages: dict[Id, _Message] = {}
         self._processed: Counter[Id] = Counter()
+        self._nodes: dict[int, str] = {}  # of connections
+        self._answered_at: dict[
+            Id, str
+        ] = {}  # since the last calm: the node that has to tell of it
+        self._untold: set[Id] = set()  # messages whose node has died since
 
     @property
     def missing(self) -> set[Id]:
@@ -73,6 +81,8 @@ class Groups:
                 for text, _ in event.filters:
                     if text.startswith(PREFIX):
                         self._filter = text.removeprefix(PREFIX)
+            case Connecting():
+                self._nodes[event.connection] = event.node
             case Connected(code=0):
                 self._is_plain &= event.connection not in self._begun_elsewhere
             case Sent():
@@ -86,10 +96,13 @@ class Groups:
                 self._is_plain = self._is_firm = False
                 for message in self._messages.values():
                     message.is_owed = False
+            case Down():
+                self._untold |= {n for n, node in self._answered_at.items() if node == event.node}
             case Overdue():
                 self._report_missing(event)
             case Calm():
                 self._report_missing(event)
+                self._answered_at.clear()
                 self._is_firm = bool(self._filter)
 
     def _on_sent(self, event: Sent) -> None:
@@ -105,7 +118,9 @@ class Groups:
         self._processed[number] += event.is_fresh
         message = self._messages.get(number)
         is_twice = event.is_fresh and self._processed[number] > 1
-        if is_twice and self._is_plain and message is not None and message.qos == 2:
+        self._answered_at[number] = self._nodes[event.connection]
+        is_strict = self._is_plain and number not in self._untold
+        if is_twice and is_strict and message is not None and message.qos == 2:
             self._report.add("group", event, f"{number} on {message.topic} is processed twice")
 
     def _report_missing(self, event: Event) -> None:
