@@ -71,11 +71,15 @@ def draw(data: Path, rng: Random) -> Damage | None:
 
 def _files(data: Path, kind: str) -> Iterator[tuple[Path, int]]:
     """Files that may have this damage, each with how many of its bytes may."""
+    # A start deletes or moves a journal that was on its way here: that could not be undone.
+    arriving = data / "arriving"
     if kind == "small":
         for name in ("state.json", "part.json"):
-            yield from ((path, path.stat().st_size) for path in data.rglob(name))
+            found = (path for path in data.rglob(name) if arriving not in path.parents)
+            yield from ((path, path.stat().st_size) for path in found)
         return
-    folders = {path.parent for path in data.rglob("*.log") if path.stem.isdecimal()}
+    logs = (path for path in data.rglob("*.log") if arriving not in path.parents)
+    folders = {path.parent for path in logs if path.stem.isdecimal()}
     for folder in folders:
         *earlier, last = sorted(folder.glob("*.log"))
         if kind == "missing":
