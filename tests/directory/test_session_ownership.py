@@ -45,6 +45,7 @@ class Host:
         self.is_busy = False
         self.zones: tuple[str, ...] = ()
         self.is_asking = False
+        self.awaited: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def may_keep(self, client_id: str, beside: int) -> bool:
         return True
@@ -82,6 +83,11 @@ class Host:
 
     def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
         self.events.append((node, pending_publishes.zones))
+        self.awaited[client_id, node] = pending_publishes.zones
+
+    def forget_remains(self, client_id: str) -> None:
+        for key in [key for key in self.awaited if key[0] == client_id]:
+            del self.awaited[key]
 
 
 class Node:
@@ -332,6 +338,36 @@ def test_earlier_holders_are_followed_until_they_are_done(a: Node) -> None:
 
     assert not list(c.holdings.earlier_holders())
     assert ("a", ()) == c.host.events[-1]
+
+
+def test_session_that_leaves_waits_here_for_no_earlier_holder(a: Node) -> None:
+    """The next holder hears of their end; back here, the client would wait for that for ever."""
+    b, c = Node("b"), Node("c")
+    a.host.zones = ("home",)
+    move(a, b)
+    before = dict(b.host.awaited)
+    move(b, c)
+
+    assert ({("x", "a"): ("home",)}, {}) == (before, b.host.awaited)
+    assert c.host.awaited["x", "a"] == ("home",)
+
+
+def test_session_that_waits_for_earlier_holders_forgets_those_beyond_the_limit(a: Node) -> None:
+    """Nobody asks them any more."""
+    b = Node("b")
+    b.begin(incarnation=9)
+    old = Left(node="old", token=b"old", remains=PendingPublishes(zones=("home",)))
+    b.holdings.store("x", attrs.evolve(b.holdings.held["x"], left=(old,)))
+    b.restart()
+    before = dict(b.host.awaited)
+    taken = a.taken("b", holds=9)
+    later = tuple(attrs.evolve(old, token=b"%d" % n, node=f"n{n}") for n in range(LEFT_LIMIT))
+    b.holdings.store_copy("x", "a", attrs.evolve(taken, left=later))
+    b.holdings.adopt("x")
+
+    assert before == {("x", "old"): ("home",)}
+    assert b.host.awaited["x", "old"] == ()
+    assert sum(map(bool, b.host.awaited.values())) == LEFT_LIMIT
 
 
 def test_earlier_holder_is_needed_while_another_one_has_to_publish(a: Node) -> None:

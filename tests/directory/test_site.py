@@ -361,6 +361,23 @@ def test_publishes_wait_for_those_of_the_node_before() -> None:
     assert not list(new.directory.ownership.earlier_holders())
 
 
+def test_a_node_that_had_the_session_twice_is_asked_about_both_times() -> None:
+    """The first time had left nothing; asked about that alone, it would be needed for ever."""
+    all_nodes = site()
+    for name in ("a", "b", "a"):
+        connect(all_nodes, name)
+    host = all_nodes.nodes["a"].host
+    host.open_zones["x"] = PendingPublishes(zones=("home",))
+    connect(all_nodes, "b")
+    del host.open_zones["x"]
+    holders = all_nodes.nodes["b"].directory.ownership.earlier_holders
+    before = [left.node for _, left in holders()]
+    all_nodes.run(5.0)
+
+    assert ["a", "b", "a"] == before
+    assert not list(holders())
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_fresh_session_takes_in_the_old_one(seed: int) -> None:
     """Whichever counts above the other, nothing of either is lost."""

@@ -196,6 +196,9 @@ class Host:
     def await_remains(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
         self.awaited.setdefault(client_id, {})[node] = pending_publishes
 
+    def forget_remains(self, client_id: str) -> None:
+        self.awaited.pop(client_id, None)
+
     def publish_will(
         self, client_id: str, node: str, directory_will: DirectoryWill, sent: Callable[[], None]
     ) -> None:

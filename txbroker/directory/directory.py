@@ -239,7 +239,8 @@ class Directory:
         for client_id in list(self.conflicts.offers):
             self._start(("offer", client_id), self.conflicts.offer(client_id))
         for client_id, left in self.ownership.earlier_holders():
-            self._start(("follow", client_id, left.node), self._follow(client_id, left))
+            # By the token: a node that had the session twice is asked about both times.
+            self._start(("follow", client_id, left.token.hex()), self._follow(client_id, left))
         for client_id in self.clearings.due:
             self._start(("discard", client_id), self.clearings.finish(client_id))
         for client_id in self.ownership.unasked():

@@ -161,6 +161,9 @@ class SessionHost(Protocol):
         Empty `zones`: the earlier holder has finished.
         """
 
+    def forget_remains(self, client_id: str) -> None:
+        """Hold back no publish for an earlier holder: the session is here no more."""
+
     def forget_will(self, client_id: str) -> None:
         """Forget the will of the client's connection here: another node has published the will."""
 

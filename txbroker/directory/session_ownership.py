@@ -172,6 +172,8 @@ class SessionOwnership:
         self._unfinished.pop(client_id, None)
         if self.held.pop(client_id, None) is not None:
             self._held_table.delete(client_id.encode())
+            # This node asks the earlier holders no more, and would never hear that they are done.
+            self._host.forget_remains(client_id)
 
     def supersede(self, client_id: str) -> int:
         """
@@ -321,6 +323,10 @@ class SessionOwnership:
         self.store(client_id, owned)
         self.refuse(client_id)
         self._await_remains(client_id, owned)
+        followed = {left.node for left in owned.left}
+        for left in () if known is None else known.left:
+            if left.node not in followed:  # beyond the limit: nobody asks it any more
+                self._host.await_remains(client_id, left.node, PendingPublishes())
         return owned
 
     def earlier_holders(self) -> Iterator[tuple[str, Left]]:

@@ -33,6 +33,18 @@ def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
     return client
 
 
+def test_publishes_wait_for_no_node_before_once_the_directory_asks_none() -> None:
+    bench = EdgeBench("a")
+    barrier = PublishBarrier()
+    transfer = SessionTransfer(bench.edge, barrier, MemoryTable(), MemoryTable())
+    Client(bench, "c", clean=False)
+    transfer.await_remains("c", "before", PendingPublishes(zones=("a",)))
+    before = barrier.must_wait("c", "a/x")
+    transfer.forget_remains("c")
+
+    assert before and not barrier.may_block("c")
+
+
 def test_node_before_keeps_its_stream_until_the_outbox_has_asked_for_it() -> None:
     """The client was answered when the publish was in the outbox; what became of it is open."""
     bench = EdgeBench("a")

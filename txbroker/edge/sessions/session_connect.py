@@ -235,6 +235,10 @@ class PublishBarrier:
             if action is not None:
                 action()
 
+    def end(self, client_id: str) -> None:
+        """Hold nothing back any more: the session is here no more."""
+        self._open.pop(client_id, None)
+
     def must_wait(self, client_id: str, topic: str) -> bool:
         """True if a publish of the client to this topic would overtake an earlier publish."""
         nodes = self._open.get(client_id)

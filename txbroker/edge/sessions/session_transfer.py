@@ -210,6 +210,10 @@ class SessionTransfer:
             self._edge.session_store.save_soon()
         self._successions.set(client_id, node, pending_publishes)
 
+    def forget_remains(self, client_id: str) -> None:
+        """Hold back no publish for an earlier node: the session is here no more."""
+        self._successions.end(client_id)
+
     def is_resolved(self, client_id: str, node: str) -> bool:
         """
         True if the earlier node may forget the move.
