@@ -11,6 +11,7 @@ import grpc.aio
 from txbroker.config import Address
 from txbroker.data.backups import Backups
 from txbroker.delegation.rpc.copied_root import living_twin
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.divergent_branch import DivergentBranch
 from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
 from txbroker.delegation.rpc.hand_back_server import HandBackServer
@@ -27,7 +28,7 @@ from txbroker.journal.history.ledger_service import LedgerService
 from txbroker.journal.history.read_throttle import ReadThrottle
 from txbroker.model.errors import ConfigError
 from txbroker.model.log_position import JournalId
-from txbroker.node.control_service import ControlService
+from txbroker.node.control_service import ControlService, DelegationCalls, NodeCalls
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.member_removal import MemberRemoval
 from txbroker.node.node_base import NodeBase
@@ -70,19 +71,19 @@ class ControlPlane:
         self._authority = None if owner is None else owner.authority
         self._on_fatal = on_fatal
         self._on_retired = on_retired
-        self._ownership = asyncio.Lock()
         self._lost_root = LostRoot(node_base.node_grant, restart=on_restart)
         self._holding = HoldingSessions(
             data_directory=node_base.data_directory,
             channels=node_base.channels,
             zones=edge_role.edge.zones,
         )
-        self._departure = edge_role.departure()
-        self._runner = self._build_runner()
+        self._base = self._build_base()
         self.collector = self._build_collector()
         self.parent = self._build_parent()
-        self._take_back = self._build_take_back()
-        self._reclaimer = self._build_reclaimer()
+        self._take_back = HandBackServer(
+            self._base, parent=self.parent, watermark=node_base.watermark
+        )
+        self._reclaimer = ZoneReclaim(self._base, parent=self.parent, on_granted=self._on_granted)
         self.joiner = self._build_joiner()
         self.divergence = self._build_divergence()
         self._pace = ReadThrottle()
@@ -179,72 +180,10 @@ class ControlPlane:
 
     # building
 
-    def _build_runner(self) -> DelegationRunner:
+    def _build_base(self) -> DelegationBase:
         node_base = self._node_base
-        return DelegationRunner(
-            node_grant=node_base.node_grant,
-            authority=self._authority,
-            committer=node_base.data_directory.committer,
-            channels=node_base.channels,
-            departure=self._departure,
-        )
-
-    def _build_parent(self) -> JoinServer:
-        node_base = self._node_base
-        return JoinServer(
-            node_grant=node_base.node_grant,
-            authority=self._authority,
-            members=self._edge_role.members,
-            admission=self._edge_role.directory.admission,
-            channels=node_base.channels,
-            tasks=node_base.tasks,
-            flush_queue=node_base.flush_queue,
-            ownership=self._ownership,
-            lost_root=self._lost_root,
-            collector=self.collector,
-            runner=self._runner,
-        )
-
-    def _build_collector(self) -> StrayCollector:
-        node_base = self._node_base
-        return StrayCollector(
-            node_grant=node_base.node_grant,
-            authority=self._authority,
-            data_directory=node_base.data_directory,
-            tasks=node_base.tasks,
-            outboxes=self._edge_role.edge.outboxes,
-            store=self._edge_role.outbox_store,
-            publish=self._edge_role.edge.publish,
-        )
-
-    def _build_take_back(self) -> HandBackServer:
-        node_base = self._node_base
-        return HandBackServer(
-            node_grant=node_base.node_grant,
-            authority=self._authority,
-            lifecycle=None if self._owner is None else self._owner.holding,
-            parent=self.parent,
-            members=self._edge_role.members,
-            data_directory=node_base.data_directory,
-            runner=self._runner,
-            watermark=node_base.watermark,
-            flush_queue=node_base.flush_queue,
-            ownership=self._ownership,
-        )
-
-    def _build_reclaimer(self) -> ZoneReclaim:
-        return ZoneReclaim(
-            node_grant=self._node_base.node_grant,
-            authority=self._authority,
-            parent=self.parent,
-            runner=self._runner,
-            ownership=self._ownership,
-            on_granted=self._on_granted,
-        )
-
-    def _build_joiner(self) -> JoinClient:
-        node_base = self._node_base
-        return JoinClient(
+        departure = self._edge_role.departure()
+        return DelegationBase(
             node_grant=node_base.node_grant,
             authority=self._authority,
             lifecycle=None if self._owner is None else self._owner.holding,
@@ -252,35 +191,47 @@ class ControlPlane:
             channels=node_base.channels,
             data_directory=node_base.data_directory,
             retention=node_base.retention,
-            departure=self._departure,
-            runner=self._runner,
-            withdrawal=self._build_withdrawal,
+            departure=departure,
+            runner=DelegationRunner(
+                node_grant=node_base.node_grant,
+                authority=self._authority,
+                committer=node_base.data_directory.committer,
+                channels=node_base.channels,
+                departure=departure,
+            ),
+            tasks=node_base.tasks,
             flush_queue=node_base.flush_queue,
-            ownership=self._ownership,
+            ownership=asyncio.Lock(),
+        )
+
+    def _build_parent(self) -> JoinServer:
+        return JoinServer(
+            self._base,
+            admission=self._edge_role.directory.admission,
+            lost_root=self._lost_root,
+            collector=self.collector,
+        )
+
+    def _build_collector(self) -> StrayCollector:
+        edge_role = self._edge_role
+        return StrayCollector(
+            self._base,
+            outboxes=edge_role.edge.outboxes,
+            store=edge_role.outbox_store,
+            publish=edge_role.edge.publish,
+        )
+
+    def _build_joiner(self) -> JoinClient:
+        return JoinClient(
+            self._base,
+            withdrawal=lambda: EdgeRetirement(self._base, lambda: self.parent.children),
             on_granted=self._on_granted,
             on_refused=self._on_refused,
             on_lineage=self._edge_role.on_lineage,
         )
 
-    def _build_withdrawal(self) -> EdgeRetirement:
-        node_base = self._node_base
-        return EdgeRetirement(
-            node_grant=node_base.node_grant,
-            departure=self._departure,
-            runner=self._runner,
-            children=lambda: self.parent.children,
-        )
-
     def _build_divergence(self) -> DivergentBranch:
-        node_base = self._node_base
-        return DivergentBranch(
-            node_grant=node_base.node_grant,
-            data_directory=node_base.data_directory,
-            retention=node_base.retention,
-            flush_queue=node_base.flush_queue,
-            on_settled=self.joiner.join_again,
-            now=node_base.data_directory.lived,
-        )
+        return DivergentBranch(self._base, on_settled=self.joiner.join_again)
 
     def _build_forgetter(self) -> MemberRemoval:
         node_base = self._node_base
@@ -301,28 +252,30 @@ class ControlPlane:
     ) -> ControlService:
         node_base, edge_role = self._node_base, self._edge_role
         return ControlService(
-            node_grant=node_base.node_grant,
-            authority=self._authority,
-            parent=self.parent,
-            take_back=self._take_back,
-            reclaimer=self._reclaimer,
-            divergence=self.divergence,
-            forgetter=self._build_forgetter(),
-            joiner=self.joiner,
-            lost_root=self._lost_root,
-            links=None if self._owner is None else self._owner.links,
-            reader=edge_role.reader,
-            link_address=link_address,
-            status=status,
-            sys_values=sys_values,
-            sessions=self._session_pages,
-            holding=self._holding,
-            delete_session=edge_role.edge.clients.delete,
-            backups=Backups(
-                node_base.config.data, now=time.time, extents=node_base.data_directory.extents
+            self._base,
+            DelegationCalls(
+                parent=self.parent,
+                take_back=self._take_back,
+                reclaimer=self._reclaimer,
+                divergence=self.divergence,
+                forgetter=self._build_forgetter(),
+                joiner=self.joiner,
+                lost_root=self._lost_root,
             ),
-            retired=lambda: node_base.reactor.callLater(RETIRE_GRACE, self._on_retired),
-            tasks=node_base.tasks,
+            NodeCalls(
+                status=status,
+                sys_values=sys_values,
+                sessions=self._session_pages,
+                delete_session=edge_role.edge.clients.delete,
+                holding=self._holding,
+                backups=Backups(
+                    node_base.config.data, now=time.time, extents=node_base.data_directory.extents
+                ),
+                retired=lambda: node_base.reactor.callLater(RETIRE_GRACE, self._on_retired),
+            ),
+            links=None if self._owner is None else self._owner.links,
+            link_address=link_address,
+            reader=edge_role.reader,
         )
 
     def _build_journal_service(self) -> JournalService:

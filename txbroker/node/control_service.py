@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Any
 
+import attrs
 import grpc
 import grpc.aio
 
-from txbroker.authority.authority import Authority
 from txbroker.data.backups import Backups
 from txbroker.delegation.hand_back_child import RetireError
-from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import AHEAD, check_name, check_near
 from txbroker.delegation.reclaim_parent import ReclaimError
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.divergent_branch import DivergentBranch, DivergentError
 from txbroker.delegation.rpc.hand_back_server import HandBackServer
 from txbroker.delegation.rpc.join_client import JoinClient
@@ -37,7 +37,6 @@ from txbroker.node.member_removal import ForgetError, MemberRemoval
 from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.rpc.streams import brief
 from txbroker.rpc.zone_convert import passages_to_wire, place_to_wire
-from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger
 from txbroker.v1 import control_pb2, control_pb2_grpc
 
@@ -47,65 +46,69 @@ TTL = 30
 """Seconds for which a resolver may cache an answer."""
 
 
+@attrs.frozen(kw_only=True)
+class DelegationCalls:
+    """The parts that answer calls on zones, children and parents."""
+
+    parent: JoinServer
+    take_back: HandBackServer
+    reclaimer: ZoneReclaim
+    divergence: DivergentBranch
+    forgetter: MemberRemoval
+    joiner: JoinClient
+    lost_root: LostRoot
+
+
+@attrs.frozen(kw_only=True)
+class NodeCalls:
+    """
+    The parts that answer calls on the node as a whole.
+
+    `retired` runs after the node has given its zone away.
+    """
+
+    status: Callable[[], control_pb2.StatusReply]
+    sys_values: Callable[[], dict[str, str]]
+    sessions: Callable[[], Awaitable[Iterable[control_pb2.SessionsReply]]]
+    delete_session: Callable[[str], bool]
+    holding: HoldingSessions
+    backups: Backups
+    retired: Callable[[], None]
+
+
 class ControlService(control_pb2_grpc.ControlServicer):
     """Answers the control calls of other nodes and operators."""
 
     def __init__(
         self,
+        base: DelegationBase,
+        delegation: DelegationCalls,
+        node: NodeCalls,
         *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        parent: JoinServer,
-        take_back: HandBackServer,
-        reclaimer: ZoneReclaim,
-        divergence: DivergentBranch,
-        forgetter: MemberRemoval,
-        joiner: JoinClient,
-        lost_root: LostRoot,
         links: LinkListener | None,
-        reader: JournalReader,
         link_address: Callable[[], str],
-        status: Callable[[], control_pb2.StatusReply],
-        sys_values: Callable[[], dict[str, str]],
-        sessions: Callable[[], Awaitable[Iterable[control_pb2.SessionsReply]]],
-        holding: HoldingSessions,
-        delete_session: Callable[[str], bool],
-        backups: Backups,
-        retired: Callable[[], None],
-        tasks: Tasks,
+        reader: JournalReader,
     ) -> None:
-        self._node_grant = node_grant
-        self._authority = authority
-        self._parent = parent
-        self._take_back = take_back
-        self._reclaimer = reclaimer
-        self._divergence = divergence
-        self._forgetter = forgetter
-        self._joiner = joiner
-        self._lost_root = lost_root
+        self._node_grant = base.node_grant
+        self._authority = base.authority
+        self._tasks = base.tasks
+        self._delegation = delegation
+        self._node = node
         self._links = links
-        self._reader = reader
         self._link_address = link_address
-        self._status = status
-        self._sys_values = sys_values
-        self._sessions = sessions
-        self._holding = holding
-        self._delete_session = delete_session
-        self._backups = backups
-        self._retired = retired
-        self._tasks = tasks
+        self._reader = reader
 
     # A call has at most twenty lines: longer logic belongs to one of the parts.
 
     async def Join(  # type: ignore[override]
         self, request_iterator: AsyncIterator[control_pb2.JoinRequest], context: Any
     ) -> None:
-        await self._parent.join(context)
+        await self._delegation.parent.join(context)
 
     async def HandBack(  # type: ignore[override]
         self, request_iterator: AsyncIterator[control_pb2.HandBackRequest], context: Any
     ) -> None:
-        await self._take_back.hand_back(context)
+        await self._delegation.take_back.hand_back(context)
 
     async def Resolve(
         self, request: control_pb2.ResolveRequest, context: Any
@@ -184,37 +187,37 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return self._reader.answer(request)
 
     async def Held(self, request: control_pb2.HeldRequest, context: Any) -> control_pb2.HeldReply:
-        reply: control_pb2.HeldReply = self._holding.answer(request)
+        reply: control_pb2.HeldReply = self._node.holding.answer(request)
         return reply
 
     async def Adopt(
         self, request: control_pb2.AdoptRequest, context: Any
     ) -> control_pb2.AdoptReply:
-        return self._joiner.adopt(request)
+        return self._delegation.joiner.adopt(request)
 
     async def Outcome(
         self, request: control_pb2.OutcomeRequest, context: Any
     ) -> control_pb2.OutcomeReply:
-        return await self._take_back.outcome(request)
+        return await self._delegation.take_back.outcome(request)
 
     async def Status(
         self, request: control_pb2.StatusRequest, context: Any
     ) -> control_pb2.StatusReply:
-        return self._status()
+        return self._node.status()
 
     async def Sys(self, request: control_pb2.SysRequest, context: Any) -> control_pb2.SysReply:
-        return control_pb2.SysReply(values=self._sys_values())
+        return control_pb2.SysReply(values=self._node.sys_values())
 
     async def Sessions(
         self, request: control_pb2.SessionsRequest, context: Any
     ) -> AsyncIterator[control_pb2.SessionsReply]:
-        for reply in list(await self._sessions()):  # A snapshot: the stream may be slow.
+        for reply in list(await self._node.sessions()):  # A snapshot: the stream may be slow.
             yield reply
 
     async def DeleteSession(
         self, request: control_pb2.DeleteSessionRequest, context: Any
     ) -> control_pb2.DeleteSessionReply:
-        return control_pb2.DeleteSessionReply(found=self._delete_session(request.client_id))
+        return control_pb2.DeleteSessionReply(found=self._node.delete_session(request.client_id))
 
     async def Backup(
         self, request: control_pb2.BackupRequest, context: Any
@@ -223,7 +226,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     async def _backup(self, folder: Path) -> control_pb2.BackupReply:
         try:
-            copied = await self._backups.copy(folder)
+            copied = await self._node.backups.copy(folder)
         except StoreError as error:
             log.error("backup.failed", folder=str(folder), reason=str(error))
             return control_pb2.BackupReply(done=False, reason=str(error))
@@ -240,7 +243,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.ReclaimRequest, context: Any
     ) -> control_pb2.ReclaimReply:
         try:
-            epoch = await self._reclaimer.reclaim(request.zone, request.epoch)
+            epoch = await self._delegation.reclaimer.reclaim(request.zone, request.epoch)
         except (ReclaimError, StoreError) as error:
             return control_pb2.ReclaimReply(done=False, reason=str(error))
         return control_pb2.ReclaimReply(done=True, epoch=epoch)
@@ -249,7 +252,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.ForgetRequest, context: Any
     ) -> control_pb2.ForgetReply:
         try:
-            zones = await self._forgetter.forget(request.node, leaves=request.leaves)
+            zones = await self._delegation.forgetter.forget(request.node, leaves=request.leaves)
         except (ForgetError, StoreError) as error:
             return control_pb2.ForgetReply(done=False, reason=str(error))
         return control_pb2.ForgetReply(done=True, zones=[cut_to_wire(cut) for cut in zones])
@@ -257,7 +260,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def Divergent(
         self, request: control_pb2.DivergentRequest, context: Any
     ) -> control_pb2.DivergentReply:
-        divergence = self._divergence
+        divergence = self._delegation.divergence
         actions = (divergence.missing_messages, divergence.replay, divergence.drop)
         if request.action >= len(actions):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an unknown action")
@@ -266,10 +269,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     async def _retire(self, request: control_pb2.RetireRequest) -> control_pb2.RetireReply:
         try:
-            await self._joiner.hand_back(request.zone, request.epoch)
+            await self._delegation.joiner.hand_back(request.zone, request.epoch)
         except RetireError as error:
             return control_pb2.RetireReply(done=False, reason=str(error))
-        self._retired()
+        self._node.retired()
         return control_pb2.RetireReply(done=True)
 
     async def _check_root(
@@ -279,7 +282,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         context: Any,
     ) -> None:
         try:
-            reason = self._lost_root.judge(peer, request)
+            reason = self._delegation.lost_root.judge(peer, request)
         except PeerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, brief(str(error)))
         if reason is not None:

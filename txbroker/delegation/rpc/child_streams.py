@@ -8,21 +8,18 @@ import grpc.aio
 
 from txbroker.delegation.join_messages import JoinGranted
 from txbroker.delegation.join_rules import APEXES, kept_below
-from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import check_below, check_epochs
 from txbroker.delegation.rpc.children import NEWS, Child
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.grant_saver import GrantSaver
 from txbroker.delegation.rpc.join_convert import answer_to_wire
 from txbroker.delegation.timeouts import ALIVE_EVERY, HANDOVER_STEP, SILENCE
 from txbroker.directory.member_admission import MemberAdmission
-from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_convert import members_from_wire
 from txbroker.model.errors import PeerError, StoreError
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
 from txbroker.rpc.streams import STREAM_ERRORS, brief, note_joined, read, write
-from txbroker.runtime.aio import Tasks
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply, JoinRequest
@@ -37,23 +34,19 @@ class ChildStreams:
 
     def __init__(
         self,
-        *,
-        node_grant: NodeGrant,
-        members: Members,
+        base: DelegationBase,
         admission: MemberAdmission,
-        tasks: Tasks,
-        flush_queue: FlushQueue,
     ) -> None:
         self.children: dict[str, Child] = {}
-        self._node_grant = node_grant
-        self._members = members
+        self._node_grant = base.node_grant
+        self._members = base.members
         self._admission = admission
-        self._tasks = tasks
-        self._flush_queue = flush_queue
+        self._tasks = base.tasks
+        self._flush_queue = base.flush_queue
         self._told_lineage: tuple[ZoneCut, ...] = ()
-        self._saving = GrantSaver(node_grant, tasks)
-        node_grant.when_changed(self._tell_lineage)
-        members.when_changed(self._tell_all_members)
+        self._saving = GrantSaver(base.node_grant, base.tasks)
+        base.node_grant.when_changed(self._tell_lineage)
+        base.members.when_changed(self._tell_all_members)
 
     async def keep(
         self, announce: control_pb2.Announce, granted: JoinGranted, context: JoinContext

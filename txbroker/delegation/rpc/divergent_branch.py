@@ -14,15 +14,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.journal.store.record_format import decode_records
-from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import StoreError
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 from txbroker.storage.lived_time import SECOND
 from txbroker.v1 import control_pb2
@@ -42,28 +39,17 @@ class DivergentError(Exception):
 
 class DivergentBranch:
     """
-    The commands on the node's branch.
-
-    `on_settled` runs when the node may ask for its zone again; `now` returns the node's lived time.
+    The commands on the node's branch; `on_settled` runs when the node may ask for its zone again.
     """
 
-    def __init__(
-        self,
-        *,
-        node_grant: NodeGrant,
-        data_directory: DataDirectory,
-        retention: Retention,
-        flush_queue: FlushQueue,
-        on_settled: Callable[[], None],
-        now: Callable[[], int],
-    ) -> None:
-        self._node_grant = node_grant
-        self._data_directory = data_directory
-        self._retention = retention
-        self._flush_queue = flush_queue
+    def __init__(self, base: DelegationBase, *, on_settled: Callable[[], None]) -> None:
+        self._node_grant = base.node_grant
+        self._data_directory = base.data_directory
+        self._retention = base.retention
+        self._flush_queue = base.flush_queue
         self._on_settled = on_settled
-        self._now = now
-        self._table = data_directory.tables.table("divergent")
+        self._now = base.data_directory.lived
+        self._table = base.data_directory.tables.table("divergent")
         self._lock = asyncio.Lock()
 
     def held(self) -> set[JournalId]:

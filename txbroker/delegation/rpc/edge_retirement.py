@@ -8,25 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from txbroker.delegation.node_grant import NodeGrant
-from txbroker.delegation.rpc.node_retirement import NodeRetirement
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 
 
 class EdgeRetirement:
     """The retirement of a pure edge. `children` are the nodes that have joined it."""
 
-    def __init__(
-        self,
-        *,
-        node_grant: NodeGrant,
-        departure: NodeRetirement,
-        runner: DelegationRunner,
-        children: Callable[[], Collection[str]],
-    ) -> None:
-        self._node_grant = node_grant
-        self._departure = departure
-        self._runner = runner
+    def __init__(self, base: DelegationBase, children: Callable[[], Collection[str]]) -> None:
+        self._node_grant = base.node_grant
+        self._departure = base.departure
+        self._runner = base.runner
         self._children = children
 
     async def run(self) -> None:

@@ -9,55 +9,41 @@ from __future__ import annotations
 import asyncio
 
 from txbroker.authority.authority import Authority
-from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.hand_back_child import HandBackChild, RetireError
-from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.hand_back_convert import OfferEnd
 from txbroker.delegation.rpc.journal_transfer import JournalSender
-from txbroker.delegation.rpc.node_retirement import NodeRetirement
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.zone_snapshot import Needs
-from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import StoreError
 from txbroker.model.log_position import JournalId
-from txbroker.rpc.channels import Channels
 from txbroker.rpc.streams import STREAM_ERRORS, describe, open_stream
-from txbroker.runtime.flush_queue import FlushQueue
 
 
 class HandBackClient:
     """
-    One hand-back; call `run` once.
+    One hand-back of `authority`, the node's zone; call `run` once.
 
-    `ownership` is the node's lock on all changes of ownership, `requests` the lock on requests to
-    the parent.
+    `requests` is the lock on requests to the parent.
     """
 
     def __init__(
-        self,
-        *,
-        node_grant: NodeGrant,
-        authority: Authority,
-        channels: Channels,
-        data_directory: DataDirectory,
-        retention: Retention,
-        departure: NodeRetirement,
-        runner: DelegationRunner,
-        flush_queue: FlushQueue,
-        requests: asyncio.Lock,
-        ownership: asyncio.Lock,
+        self, base: DelegationBase, authority: Authority, *, requests: asyncio.Lock
     ) -> None:
-        self._node_grant = node_grant
-        self._channels = channels
-        self._retention = retention
-        self._departure = departure
-        self._runner = runner
-        self._flush_queue = flush_queue
+        self._node_grant = base.node_grant
+        self._channels = base.channels
+        self._retention = base.retention
+        self._departure = base.departure
+        self._runner = base.runner
+        self._flush_queue = base.flush_queue
         self._sender = JournalSender(
-            data_directory, authority.apex, JournalId(authority.apex, authority.epoch)
+            base.data_directory, authority.apex, JournalId(authority.apex, authority.epoch)
         )
         self._procedure = HandBackChild(
-            node_grant=node_grant, zone=authority, node=self, ownership=ownership, requests=requests
+            node_grant=base.node_grant,
+            zone=authority,
+            node=self,
+            ownership=base.ownership,
+            requests=requests,
         )
 
     async def run(self) -> None:

@@ -6,17 +6,13 @@ SHELL: this node as a parent that takes a zone back from its child.
 
 from __future__ import annotations
 
-import asyncio
-
 import grpc
 import grpc.aio
 
-from txbroker.authority.authority import Authority
-from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.hand_back_messages import HandBackOffer
 from txbroker.delegation.hand_back_parent import HandBackAborted, HandBackParent
 from txbroker.delegation.join_rules import JoinRefused
-from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.hand_back_convert import (
     TakeBackEnd,
     offer_from_wire,
@@ -25,16 +21,12 @@ from txbroker.delegation.rpc.hand_back_convert import (
 )
 from txbroker.delegation.rpc.join_server import JoinServer
 from txbroker.delegation.rpc.journal_transfer import JournalReceiver, parts_within
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
-from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.delegation.state.staged_journal import StagedJournal
 from txbroker.delegation.timeouts import HANDOVER_STEP
 from txbroker.delegation.zone_snapshot import StagedZone
-from txbroker.directory.members import Members
 from txbroker.model.errors import NoRoom, PeerError, StoreError
 from txbroker.model.log_position import JournalId
 from txbroker.rpc.streams import STREAM_ERRORS, allow_large, brief, describe, read, unsaved
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.storage.disk_watermark import DiskWatermark
 from txbroker.v1.control_pb2 import (
@@ -50,41 +42,28 @@ HandBackContext = grpc.aio.ServicerContext[HandBackRequest, HandBackReply]
 
 
 class HandBackServer:
-    """
-    The hand-backs to this node.
-
-    `ownership` is the node's lock on all changes of ownership. `authority` and `holding` are None
-    if the node owns no zone: such a node takes no zone back.
-    """
+    """The hand-backs to this node; a node that owns no zone takes no zone back."""
 
     def __init__(
-        self,
-        *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        lifecycle: ZoneLifecycle | None,
-        parent: JoinServer,
-        members: Members,
-        data_directory: DataDirectory,
-        runner: DelegationRunner,
-        watermark: DiskWatermark,
-        flush_queue: FlushQueue,
-        ownership: asyncio.Lock,
+        self, base: DelegationBase, *, parent: JoinServer, watermark: DiskWatermark
     ) -> None:
-        self._node_grant = node_grant
-        self._lifecycle = lifecycle
+        self._node_grant = base.node_grant
+        self._lifecycle = base.lifecycle
         self._parent = parent
-        self._members = members
-        self._data_directory = data_directory
+        self._members = base.members
+        self._data_directory = base.data_directory
         self._watermark = watermark
-        self._flush_queue = flush_queue
+        self._flush_queue = base.flush_queue
         self._under_way: set[str] = set()
-        self._runner = runner
+        self._runner = base.runner
         self._procedure = (
             None
-            if authority is None
+            if base.authority is None
             else HandBackParent(
-                node_grant=node_grant, zone=authority, node=self, ownership=ownership
+                node_grant=base.node_grant,
+                zone=base.authority,
+                node=self,
+                ownership=base.ownership,
             )
         )
 

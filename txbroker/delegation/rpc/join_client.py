@@ -21,8 +21,6 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
-from txbroker.authority.authority import Authority
-from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.hand_back_child import RetireError
 from txbroker.delegation.join_child import (
     JoinChild,
@@ -35,24 +33,18 @@ from txbroker.delegation.join_child import (
     may_adopt,
 )
 from txbroker.delegation.join_rules import JoinRefused
-from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.edge_retirement import EdgeRetirement
 from txbroker.delegation.rpc.hand_back_client import HandBackClient
 from txbroker.delegation.rpc.join_convert import ChildEnd
-from txbroker.delegation.rpc.node_retirement import NodeRetirement
 from txbroker.delegation.rpc.parent_stream import ParentStream
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
-from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.delegation.timeouts import FIRST_PAUSE, LONGEST_PAUSE, LOST_AFTER
 from txbroker.delegation.zone_snapshot import MarkKey, StagedZone
-from txbroker.directory.members import Members
-from txbroker.journal.store.retention import Retention
 from txbroker.model.errors import NoRoom, PeerError, StoreError
-from txbroker.rpc.channels import Channels, stranger_in
+from txbroker.rpc.channels import stranger_in
 from txbroker.rpc.link_convert import cut_from_wire
 from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, open_stream
 from txbroker.rpc.zone_convert import ended_from_wire
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 
@@ -67,52 +59,31 @@ FULL_PAUSE = 60.0
 
 
 class JoinClient:
-    """
-    The child's half of join and hand-back.
-
-    `ownership`: the node's lock on all changes of ownership below this node.
-    """
+    """The child's half of join and hand-back; `withdrawal` makes the retirement of a pure edge."""
 
     def __init__(
         self,
+        base: DelegationBase,
         *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        lifecycle: ZoneLifecycle | None,
-        members: Members,
-        channels: Channels,
-        data_directory: DataDirectory,
-        retention: Retention,
-        departure: NodeRetirement,
-        runner: DelegationRunner,
         withdrawal: Callable[[], EdgeRetirement],
-        flush_queue: FlushQueue,
-        ownership: asyncio.Lock,
         on_granted: Callable[[], None],
         on_refused: Callable[[str, int], None],
         on_lineage: Callable[[], None],
     ) -> None:
-        self._procedure = JoinChild(node_grant, self)
-        self._runner = runner
+        self._procedure = JoinChild(base.node_grant, self)
+        self._base = base
+        self._runner = base.runner
         self._stream = ParentStream(
-            node_grant=node_grant,
-            members=members,
-            flush_queue=flush_queue,
+            node_grant=base.node_grant,
+            members=base.members,
+            flush_queue=base.flush_queue,
             move=lambda parent: self._runner.run(self._procedure.move(parent)),
             on_lineage=on_lineage,
         )
         self._again = asyncio.Event()
-        self._node_grant = node_grant
-        self._authority = authority
-        self._lifecycle = lifecycle
-        self._members = members
-        self._channels = channels
-        self._data_directory = data_directory
-        self._retention = retention
-        self._departure = departure
+        self._node_grant = base.node_grant
+        self._authority = base.authority
         self._withdrawal = withdrawal
-        self._flush_queue = flush_queue
-        self._ownership = ownership
         self._on_granted = on_granted
         self._on_refused = on_refused
         self._is_retiring = False
@@ -216,13 +187,13 @@ class JoinClient:
 
     def check_room(self, staged_zone: StagedZone) -> None:
         """Refuse a zone with whose state a table here would pass its bound; raises `NoRoom`."""
-        assert self._lifecycle is not None
-        self._lifecycle.check_room(staged_zone)
+        assert self._base.lifecycle is not None
+        self._base.lifecycle.check_room(staged_zone)
 
     def serve_grant(self) -> None:
         """Serve the zone at the epoch of the node grant, from this turn on."""
         self._on_granted()
-        self._flush_queue.end()
+        self._base.flush_queue.end()
 
     def accept_marks(self, marks: Mapping[MarkKey, int]) -> bool:
         """Add marks to those of the open zone; return False if there is no room."""
@@ -261,18 +232,7 @@ class JoinClient:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         if (zone, epoch) != (authority.apex, authority.epoch):
             raise RetireError(f"zone {authority.apex!r} is held at epoch {authority.epoch} now")
-        await HandBackClient(
-            node_grant=node_grant,
-            authority=authority,
-            channels=self._channels,
-            data_directory=self._data_directory,
-            retention=self._retention,
-            departure=self._departure,
-            runner=self._runner,
-            flush_queue=self._flush_queue,
-            requests=self._requests,
-            ownership=self._ownership,
-        ).run()
+        await HandBackClient(self._base, authority, requests=self._requests).run()
 
     def _ask_ancestors(self) -> None:
         """
@@ -284,7 +244,7 @@ class JoinClient:
         node_grant, now = self._node_grant, asyncio.get_running_loop().time()
         if self._silent_since is None:
             self._silent_since = now
-        is_forgotten = self._members.is_removed(node_grant.parent_name)
+        is_forgotten = self._base.members.is_removed(node_grant.parent_name)
         has_nothing = node_grant.zone is not None and not node_grant.holds
         if now - self._silent_since < LOST_AFTER or not (is_forgotten or has_nothing):
             return
@@ -304,7 +264,7 @@ class JoinClient:
         The reasons: moved, refused, lost, ended, strange, retired.
         """
         known = self._node_grant.known_parent
-        stub = self._channels.stub(parent, "" if known is None else known.node)
+        stub = self._base.channels.stub(parent, "" if known is None else known.node)
         call = open_stream(stub.Join)
         try:
             async with self._requests:

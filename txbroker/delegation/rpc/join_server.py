@@ -14,31 +14,26 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
-from txbroker.authority.authority import Authority
 from txbroker.config import parse_address
 from txbroker.delegation.join_messages import ParentAnswer
 from txbroker.delegation.join_parent import AskAgain, JoinOutcome, JoinParent, grant_for
 from txbroker.delegation.join_rules import JoinRefused, ZoneElsewhere
-from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import AHEAD, check_below, check_epochs, check_name, check_near
 from txbroker.delegation.rpc.child_streams import ChildStreams, JoinContext
 from txbroker.delegation.rpc.children import Child, other_life, who_to_wire
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.join_convert import ParentEnd, announcement_from_wire
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.rpc.stray_publishes import StrayCollector
 from txbroker.delegation.state.lost_root import LostRoot
 from txbroker.delegation.timeouts import PROTOCOL_VERSION, SILENCE
 from txbroker.directory.member_admission import MemberAdmission
-from txbroker.directory.members import Members
 from txbroker.model.errors import PeerError, StoreError
 from txbroker.model.topics import validate_apex
 from txbroker.model.zone_cut import ZoneCut
-from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.rpc.channels import CALL_TIMEOUT
 from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
 from txbroker.rpc.streams import STREAM_ERRORS, brief, describe, read, unsaved
 from txbroker.rpc.zone_convert import ended_to_wire
-from txbroker.runtime.aio import Tasks
-from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2 import JoinReply
@@ -50,50 +45,34 @@ REFUSALS_REMEMBERED = 1_000
 
 
 class JoinServer:
-    """The parent's half of a join; `ownership` is the node's lock on all changes of ownership."""
+    """The parent's half of a join."""
 
     def __init__(
         self,
+        base: DelegationBase,
         *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        members: Members,
         admission: MemberAdmission,
-        channels: Channels,
-        tasks: Tasks,
-        flush_queue: FlushQueue,
-        ownership: asyncio.Lock,
         lost_root: LostRoot,
         collector: StrayCollector,
-        runner: DelegationRunner,
     ) -> None:
-        self._node_grant = node_grant
-        self._authority = authority
-        self._members = members
-        self._channels = channels
-        self._tasks = tasks
-        self._flush_queue = flush_queue
+        self._base = base
+        self._node_grant = base.node_grant
+        self._authority = base.authority
         self._lost_root = lost_root
         self._refusals: OrderedDict[str, str] = OrderedDict()
-        self._runner = runner
+        self._runner = base.runner
         self._procedure = (
             None
-            if authority is None
+            if base.authority is None
             else JoinParent(
-                node_grant=node_grant,
-                zone=authority,
+                node_grant=base.node_grant,
+                zone=base.authority,
                 strays=collector,
                 node=self,
-                ownership=ownership,
+                ownership=base.ownership,
             )
         )
-        self._streams = ChildStreams(
-            node_grant=node_grant,
-            members=members,
-            admission=admission,
-            tasks=tasks,
-            flush_queue=flush_queue,
-        )
+        self._streams = ChildStreams(base, admission)
 
     @property
     def children(self) -> dict[str, Child]:
@@ -128,7 +107,7 @@ class JoinServer:
         Announce this node as the new parent to the nodes below, until each of them has joined.
         """
         for cut in cuts:
-            self._tasks.start(self._adopt(cut))
+            self._base.tasks.start(self._adopt(cut))
 
     def serve_again(self, apex: str, epoch: int) -> None:
         """
@@ -146,7 +125,7 @@ class JoinServer:
         below = [entry.cut for entry in self._node_grant.table.subtree(apex).delegations]
         for cut in below:
             self._authority.announce(cut)
-        self._flush_queue.end()
+        self._base.flush_queue.end()
         self.adopt(below)
 
     def close(self) -> None:
@@ -158,7 +137,7 @@ class JoinServer:
 
     def end_turn(self) -> None:
         """Write the output of all changes so far."""
-        self._flush_queue.end()
+        self._base.flush_queue.end()
 
     def refer_child(self, node: str, parent: ZoneCut) -> None:
         """Name another parent to a child that has joined here."""
@@ -200,7 +179,7 @@ class JoinServer:
         if later is not None:
             return AskAgain(reason=later)
         before = self.children.get(announce.node)
-        other = await other_life(announce, before, self._members, self._channels)
+        other = await other_life(announce, before, self._base.members, self._base.channels)
         if other is None:
             return None
         return self._refuse(
@@ -259,7 +238,7 @@ class JoinServer:
                 who=who_to_wire(node_grant),
             )
             try:
-                stub = self._channels.stub(cut.grpc, cut.node)
+                stub = self._base.channels.stub(cut.grpc, cut.node)
                 reply = await stub.Adopt(request, timeout=CALL_TIMEOUT)
                 if reply.other:
                     other = brief(reply.other)

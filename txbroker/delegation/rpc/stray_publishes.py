@@ -19,10 +19,10 @@ from functools import partial
 
 import attrs
 
-from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.grant_state import Strays
 from txbroker.delegation.node_grant import NodeGrant
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.procedure_runner import settled
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.stored_outbox import DrainState, OutboxState
@@ -31,7 +31,6 @@ from txbroker.model.errors import StoreError
 from txbroker.model.log_position import JournalId
 from txbroker.model.topics import is_within
 from txbroker.mqtt.wire.message import Message
-from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
@@ -57,19 +56,16 @@ class StrayCollector:
 
     def __init__(
         self,
+        base: DelegationBase,
         *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        data_directory: DataDirectory,
-        tasks: Tasks,
         outboxes: OutboxManager,
         store: JournalOutboxes,
         publish: Publish,
     ) -> None:
-        self._node_grant = node_grant
-        self._authority = authority
-        self._data_directory = data_directory
-        self._tasks = tasks
+        self._node_grant = base.node_grant
+        self._authority = base.authority
+        self._data_directory = base.data_directory
+        self._tasks = base.tasks
         self._outboxes = outboxes
         self._store = store
         self._publish = publish

@@ -6,34 +6,27 @@ SHELL: this node as a parent from which an operator reclaims a dead node's zone.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-from txbroker.authority.authority import Authority
-from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.reclaim_parent import Reclaim
+from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.join_server import JoinServer
-from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 
 
 class ZoneReclaim:
-    """Reclaims zones by command; `ownership` is the node's lock on all changes of ownership."""
+    """Reclaims zones by command."""
 
     def __init__(
-        self,
-        *,
-        node_grant: NodeGrant,
-        authority: Authority | None,
-        parent: JoinServer,
-        runner: DelegationRunner,
-        ownership: asyncio.Lock,
-        on_granted: Callable[[], None],
+        self, base: DelegationBase, *, parent: JoinServer, on_granted: Callable[[], None]
     ) -> None:
         self._parent = parent
-        self._runner = runner
+        self._runner = base.runner
         self._on_granted = on_granted
         self._procedure = Reclaim(
-            node_grant=node_grant, zone=authority, node=self, ownership=ownership
+            node_grant=base.node_grant,
+            zone=base.authority,
+            node=self,
+            ownership=base.ownership,
         )
 
     async def reclaim(self, zone: str, epoch: int) -> int:
