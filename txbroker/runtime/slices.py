@@ -45,6 +45,16 @@ class Slices:
         self._is_asked = False
         self._is_working = False
 
+    @property
+    def spent(self) -> float:
+        """Return the seconds that the slices of this turn have taken."""
+        return self._spent
+
+    def charge(self, seconds: float) -> None:
+        """Count time of work that cannot be put off as time of this turn's slices."""
+        self._spent += seconds
+        self._end_turn()
+
     def hurry(self, is_hurried: bool) -> None:
         """Shorten the slices while a caller waits for many turns."""
         self.longest = HURRIED if is_hurried else self._usual
@@ -97,10 +107,14 @@ class Slices:
                 before = now
         finally:
             self._is_working = False
-            # Without this reset, many small pieces of one turn would have no common bound.
-            if not self._is_asked and (self._left or self._spent * 8 > self.longest):
-                self._is_asked = True
-                self._again()
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Ask for another turn if work is left, or if this turn's time is used."""
+        # Without this reset, many small pieces of one turn would have no common bound.
+        if not self._is_asked and (self._left or self._spent * 8 > self.longest):
+            self._is_asked = True
+            self._again()
 
     def _step(self, owner: Hashable) -> None:
         """Run one step of an owner, and move the owner behind the others."""

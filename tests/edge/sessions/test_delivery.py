@@ -9,13 +9,14 @@ import attrs
 import pytest
 
 from tests.mqtt.session.test_group_sender import Coordinator
+from tests.support import wire
 from tests.support.clock import Clock
-from tests.support.recorders import WatcherRecorder
+from tests.support.recorders import SinkRecorder, WatcherRecorder
 from tests.support.runs import read_run
 from txbroker.core import HIGH_MARK, Router
 from txbroker.edge.sessions import delivery
 from txbroker.edge.sessions.delivery import Delivery
-from txbroker.model.log_position import JournalId
+from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor, Subscription, WaitingRecords
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import SessionLimits
@@ -44,7 +45,7 @@ def flushes(takes: float, count: int = 20) -> list[int]:
     clock = Clock()
     router = Router(lambda: None)
     none: Any = None
-    tested = Delivery(none, none, router, now=clock.now)
+    tested = Delivery(none, none, router, now=clock.now, again=lambda: None)
     connections = []
     for _ in range(count):
         packet_writer = router.make_packet_writer()
@@ -97,7 +98,7 @@ def deliver_later(options: int) -> WaitingRecords:
     none: Any = None
     run: Any = UnreadRun()
     session: Any = Behind(options)
-    tested = Delivery(none, none, Router(lambda: None), now=Clock().now)
+    tested = Delivery(none, none, Router(lambda: None), now=Clock().now, again=lambda: None)
     tested.deliver_left(run, PART, [(session, 0), (session, 1)])
     return session.waiting
 
@@ -123,9 +124,132 @@ def test_a_group_takes_live_messages_in_one_run() -> None:
     session = Session("$share/g/#", clean=False, limits=SessionLimits(), watcher=watcher)
     session.add(Subscription("#", 2, options=AS_PUBLISHED))
     session.sender.attach(sink)
-    tested = Delivery(none, none, Router(lambda: None), now=Clock().now)
+    tested = Delivery(none, none, Router(lambda: None), now=Clock().now, again=lambda: None)
     run = read_run([Message("t", b"", 1)] * 5, 1)
     tested.deliver_left(run, PART, [(session, index) for index in range(5)])
 
     assert {PART: [1, 2, 3]} == dict(session.durable_sender.open_runs())
     assert (3, 3) == (session.places.behind[PART].offset, session.places.taken[PART])
+
+
+class Ticking(Clock):
+    """Time that passes with each look at it: a quarter of what QoS 0 may take in a turn."""
+
+    def now(self) -> float:
+        """Seconds."""
+        self.advance(delivery.LONGEST / 4)
+        return super().now()
+
+
+class Crowd:
+    """Sessions that get a message with their subscription identifier, which the core leaves."""
+
+    def __init__(self, count: int, *, qos: int) -> None:
+        self.is_due = False
+        self.router = Router(lambda: None)
+        none: Any = None
+        self.tested = Delivery(none, none, self.router, now=Ticking().now, again=self._again)
+        self.watcher = cast(Any, WatcherRecorder())
+        self.sinks: list[SinkRecorder] = []
+        self.sessions: list[Session] = []
+        for number in range(count):
+            session = Session(f"{number}", clean=True, limits=SessionLimits(), watcher=self.watcher)
+            sink = SinkRecorder(self.router)
+            sink.packet_writer.level = 5
+            session.add(Subscription("t", qos, identifier=7))
+            session.sender.attach(sink)
+            self.tested.listen(session, session.subscriptions["t"])
+            self.sinks.append(sink)
+            self.sessions.append(session)
+
+    def deliver(self, run: Any) -> None:
+        """Deliver a run to all of them."""
+        self.tested.deliver_left(
+            run, PART, [(s, index) for index in range(run.count) for s in self.sessions]
+        )
+
+    def got(self) -> list[list[bytes]]:
+        """The payloads, of one byte, that each has got by now."""
+        return [[one.payload[-1:] for one in cast(Any, sink.events)] for sink in self.sinks]
+
+    def turn(self) -> bool:
+        """Do what was put off, in another turn; return True if more is left."""
+        self.is_due = False
+        self.tested.work()
+        return self.is_due
+
+    def _again(self) -> None:
+        self.is_due = True
+
+
+def run_of_qos0(payloads: list[bytes]) -> Any:
+    """What a client sends."""
+    router = Router(lambda: None)
+    reader = router.make_packet_reader(router.make_packet_writer(), 1 << 20)
+    reader.open(object(), "sender", None, clean=True, level=4)
+    reader.feed(b"".join(wire.publish("t", payload) for payload in payloads))
+    reader.step()
+    return reader.qos0
+
+
+def test_qos0_for_a_crowd_waits_for_later_turns() -> None:
+    """All get all of it in its order, and no turn is long: 4,096 filters each took 25 ms."""
+    crowd = Crowd(20, qos=0)
+    payloads = [b"1", b"2", b"3"]
+    crowd.deliver(run_of_qos0(payloads[:2]))
+    assert 1 < sum(map(len, crowd.got())) < 20
+    crowd.deliver(run_of_qos0(payloads[2:]))
+    turns = 1
+    while crowd.turn():
+        turns += 1
+    assert turns > 3
+    assert crowd.got() == [payloads] * 20
+
+
+def test_qos0_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a flood for a crowd fills the memory; each session counts what it misses."""
+    monkeypatch.setattr(delivery, "MOST_LATE", 4)
+    crowd = Crowd(20, qos=0)
+    crowd.deliver(run_of_qos0([b"1"]))
+    given = sum(map(len, crowd.got()))
+    while crowd.turn():
+        pass
+    assert sum(map(len, crowd.got())) == given + 4
+    assert sum(s.sender.dropped for s in crowd.sessions) == 20 - given - 4
+    crowd.deliver(run_of_qos0([b"2"]))
+    assert any(b"2" in got for got in crowd.got())
+
+
+def test_qos1_for_a_crowd_is_read_from_the_journal() -> None:
+    """The sessions that have had no turn fall behind, and ask for it."""
+    crowd = Crowd(20, qos=1)
+    crowd.deliver(read_run([Message("t", b"1", 1)], 5))
+    late = [session for session in crowd.sessions if session.is_behind]
+    assert 10 < len(late) < 20
+    assert {4} == {session.places.behind[PART].offset for session in late}
+    assert crowd.watcher.events.count(("room",)) == len(late)
+    assert sum(map(len, crowd.got())) == 20 - len(late)
+
+
+def test_a_session_that_gets_qos0_of_it_misses_nothing() -> None:
+    """The journal is read for QoS 1 and 2 alone."""
+    crowd = Crowd(20, qos=0)
+    crowd.deliver(read_run([Message("t", b"1", 1)], 5))
+    assert not any(session.is_behind for session in crowd.sessions)
+    while crowd.turn():
+        pass
+    assert crowd.got() == [[b"1"]] * 20
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_single_message_for_a_crowd_takes_no_long_turn(qos: int) -> None:
+    """A retained one is in no run."""
+    crowd = Crowd(20, qos=qos)
+    message = Message("t", b"1", qos, retain=True)
+    crowd.tested.deliver(LogPosition(PART, 5 if qos else 0), message)
+    assert sum(map(len, crowd.got())) < 20
+    late = [session for session in crowd.sessions if session.is_behind]
+    assert bool(late) == bool(qos)
+    while crowd.turn():
+        pass
+    assert sum(map(len, crowd.got())) == 20 - len(late)

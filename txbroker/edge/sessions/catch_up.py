@@ -42,6 +42,9 @@ from txbroker.mqtt.wire.message import OVERHEAD, Message
 TURN = 8
 """Sessions fed in one turn, before others have their turn."""
 
+TURN_FOR = 0.008
+"""Seconds of a turn; a session with thousands of filters takes milliseconds for a message."""
+
 STEP = 512
 """Messages of one chunk that are given to a session, or counted for it, at a time; at most."""
 
@@ -96,6 +99,8 @@ class CatchUp:
             met=met,
         )
         self._hungry: dict[Session, None] = {}
+        self._now = timers.now
+        self._until = 0.0  # of this turn
 
     # from the edge
 
@@ -109,7 +114,10 @@ class CatchUp:
 
     def work(self) -> None:
         """Feed some sessions; the others wait for the next turn."""
-        for _ in range(min(TURN, len(self._hungry))):
+        self._until = self._now() + TURN_FOR
+        for count in range(min(TURN, len(self._hungry))):
+            if count and self._now() >= self._until:
+                break
             session = next(iter(self._hungry))
             del self._hungry[session]
             if session.sink is not None:
@@ -395,6 +403,9 @@ class CatchUp:
                 break
             if waiting is not None:
                 waiting.subtract(offset, size)
+            if session.is_special and self._now() >= self._until:
+                limit = min(limit, offset)
+                break
         else:
             limit = _before(found, limit)
         _record_drop(session, part, since + 1, dropped)

@@ -8,11 +8,15 @@ read later.
 
 A run mostly goes straight to the packet writers, in the core's exchange. Here are the sessions that
 need a decision each: those that are behind, durable, held or full.
+
+A run may be for thousands of such sessions, or match thousands of subscriptions of one. So these
+decisions have a part of each turn. Beyond it, QoS 0 waits for later turns (*late*), and QoS 1 and 2
+are read from the journal, in the session's turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from txbroker.core import Router, Run
 from txbroker.edge.routing.resolver_cache import ResolverCache
@@ -25,6 +29,22 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.subscription_options import NO_LOCAL
+from txbroker.runtime.slices import Slices
+
+LONGEST = 0.004
+KEPT_FOR = 0.02
+"""
+Seconds of a turn in which sessions that need a decision get messages of QoS 0, and of QoS 1 and 2.
+
+To be read from the journal costs more than to be delivered live. So it is for crowds alone.
+"""
+
+MOST_LATE = 20_000
+LATE_BYTES = 32 * 1024 * 1024
+"""Late messages, counted once for each session, and the bytes of their runs; others are dropped."""
+
+FEW = 4
+"""Late messages that one session gets in a step."""
 
 FULL_FOR = 0.004
 """
@@ -46,11 +66,16 @@ class Delivery:
         router: Router,
         *,
         now: Callable[[], float],
+        again: Callable[[], None],
     ) -> None:
+        """`again` calls `work` in another turn."""
         self._zones = zones
         self._interests = interests
         self._router = router
         self._now = now
+        self._slices = Slices(now, again, LONGEST)
+        self._late = 0
+        self._late_size = 0
         self._delivered = 0
 
     @property
@@ -94,11 +119,20 @@ class Delivery:
             session, subscription = target.session, target.subscription
             if apex not in subscription.pending:
                 found.setdefault(session, []).append(subscription)
+        began = self._now()
+        until = self._until(began, message.qos)
+        single = _Single(message, place, is_read=is_read)
         for session, subscriptions in found.items():
-            is_own = message.client_id == session.client_id
-            match = match_of(subscriptions, is_own=is_own)
-            if match is not None:
-                self._deliver(session, match, message, place, is_read=is_read)
+            is_busy = not message.qos and self._slices.is_busy(session)
+            if self._now() < until and not is_busy:
+                self._give_single(session, subscriptions, single)
+            elif message.qos and place is not None and not is_read:
+                if not self._is_read_later(session, place):
+                    read = _Single(message, place, is_read=True)
+                    self._give_later(session, self._give_late_single(session, read), 1, read)
+            else:
+                self._give_later(session, self._give_late_single(session, single), 1, single)
+        self._slices.charge(self._now() - began)
 
     def deliver_runs(self, runs: list[Run], part: JournalId) -> None:
         """
@@ -115,32 +149,20 @@ class Delivery:
         Deliver to `left`, the sessions (with the run's indices) that the core could not serve
         straight.
         """
-        messages: dict[int, Message] = {}
         sessions: dict[Session, list[int]] = {}
         last: Session | None = None
         for session, index in left:
             if session is not last:
                 last, those = session, sessions.setdefault(session, [])
             those.append(index)
-        for session, indices in sessions.items():
-            if run.qos and self._is_only_counted(session, part, run, indices):
-                continue
-            if run.qos and self._is_launched(session, part, run, indices):
-                continue
-            for index in indices:
-                if index not in messages:
-                    messages[index] = run.message(index)
-            found = [(messages[index], LogPosition(part, run.offset(index))) for index in indices]
-            choice = _Choice(self._router, session, run, part)
-            given = self._deliver_live(session, choice, indices, found)
-            for index, (message, place) in zip(indices[given:], found[given:], strict=True):
-                match = choice.of(index, message)
-                if match is not None:
-                    was_held = match.subscription.is_held
-                    self._deliver(session, match, message, place)
-                    if was_held and not match.subscription.is_held:
-                        choice.forget()
-            session.update_live()
+        if sessions:
+            began = self._now()
+            until = self._until(began, run.qos)
+            messages = _Messages(run, part)
+            give = self._give_kept if run.qos else self._give_qos0
+            for session, indices in sessions.items():
+                give(session, messages, indices, until)
+            self._slices.charge(self._now() - began)
         full = self._router.dequeue_full()
         until = self._now() + FULL_FOR if full else 0.0
         for packet_writer in full:
@@ -149,7 +171,151 @@ class Delivery:
                 if self._now() >= until:
                     break
 
+    def hurry(self, is_hurried: bool) -> None:
+        """Shorten the deliveries of QoS 0 in a turn while a caller waits for many turns."""
+        self._slices.hurry(is_hurried)
+
+    def work(self) -> None:
+        """Deliver late messages, in another turn."""
+        self._slices.work()
+
     # internal
+
+    def _until(self, now: float, qos: int) -> float:
+        """Return the time until which messages are delivered in this turn."""
+        return now + (KEPT_FOR if qos else self._slices.longest) - self._slices.spent
+
+    def _give_kept(
+        self, session: Session, messages: _Messages, indices: list[int], until: float
+    ) -> None:
+        """Deliver messages of QoS 1 and 2 to one session, or have the session read them."""
+        run, part = messages.run, messages.part
+        if self._is_only_counted(session, part, run, indices):
+            return
+        given = 0
+        if self._now() < until:
+            if self._is_launched(session, part, run, indices):
+                return
+            choice = _Choice(self._router, session, run, part)
+            given = self._deliver_live(session, choice, messages, indices, until)
+            given += self._give_until(session, choice, messages, indices[given:], until)
+            session.update_live()
+        rest = indices[given:]
+        if rest and not self._is_read_later(session, messages.place(rest[0])):
+            steps = self._give_late(session, messages, rest, is_read=True)
+            self._give_later(session, steps, len(rest), messages)
+
+    def _give_qos0(
+        self, session: Session, messages: _Messages, indices: list[int], until: float
+    ) -> None:
+        """Deliver messages of QoS 0 to one session, now or late."""
+        sink = session.sink
+        if sink is None or not sink.packet_writer.is_direct:
+            until = float("inf")  # late, they would be overtaken when it takes messages straight
+        given = 0
+        if not self._slices.is_busy(session):
+            choice = _Choice(self._router, session, messages.run, messages.part)
+            given = self._give_until(session, choice, messages, indices, until)
+            session.update_live()
+        rest = indices[given:]
+        if rest:
+            steps = self._give_late(session, messages, rest, is_read=False)
+            self._give_later(session, steps, len(rest), messages)
+
+    def _give_until(
+        self,
+        session: Session,
+        choice: _Choice,
+        messages: _Messages,
+        indices: list[int],
+        until: float,
+    ) -> int:
+        """Deliver messages of a run one by one, up to the time `until`; return how many."""
+        for given, index in enumerate(indices):
+            if self._now() >= until:
+                return given
+            self._give(session, choice, messages, index, is_read=False)
+        return len(indices)
+
+    def _give(
+        self,
+        session: Session,
+        choice: _Choice,
+        messages: _Messages,
+        index: int,
+        *,
+        is_read: bool,
+    ) -> None:
+        """Deliver one message of a run."""
+        message = messages.message(index)
+        match = choice.of(index, message)
+        if match is not None:
+            was_held = match.subscription.is_held
+            self._deliver(session, match, message, messages.place(index), is_read=is_read)
+            if was_held and not match.subscription.is_held:
+                choice.forget()
+
+    def _give_single(
+        self, session: Session, subscriptions: Iterable[Subscription], single: _Single
+    ) -> None:
+        """Deliver one message that is in no run."""
+        message = single.message
+        match = match_of(subscriptions, is_own=message.client_id == session.client_id)
+        if match is not None:
+            self._deliver(session, match, message, single.place, is_read=single.is_read)
+
+    def _is_read_later(self, session: Session, place: LogPosition) -> bool:
+        """
+        Have the session read the journal from here on; return False if it may get QoS 0 as well.
+
+        The journal is read for QoS 1 and 2 alone.
+        """
+        subscriptions = session.subscriptions.values()
+        if any(s.qos for s in subscriptions):
+            session.places.fall_behind(place)
+            session.request_records()
+        return all(s.qos for s in subscriptions)
+
+    def _give_later(
+        self, session: Session, steps: Iterator[None], count: int, held: _Messages | _Single
+    ) -> None:
+        """Deliver late messages, which `held` has in memory; drop them if there are too many."""
+        if self._late + count > MOST_LATE or self._late_size > LATE_BYTES:
+            session.sender.drop(0, count)
+        else:
+            self._late += count
+            self._late_size += held.hold()
+            self._slices.start(session, self._end_late(steps, count, held))
+
+    def _end_late(
+        self, steps: Iterator[None], count: int, held: _Messages | _Single
+    ) -> Iterator[None]:
+        """Take the steps, and count the messages as late no more."""
+        try:
+            yield from steps
+        finally:
+            self._late -= count
+            self._late_size -= held.release()
+
+    def _give_late(
+        self, session: Session, messages: _Messages, indices: list[int], *, is_read: bool
+    ) -> Iterator[None]:
+        choice = _Choice(self._router, session, messages.run, messages.part)
+        for given, index in enumerate(indices, 1):
+            if session.sink is None:
+                return  # its client has left
+            self._give(session, choice, messages, index, is_read=is_read)
+            if given % FEW == 0:
+                yield
+        session.update_live()
+
+    def _give_late_single(self, session: Session, single: _Single) -> Iterator[None]:
+        if session.sink is not None:
+            subscriptions = session.matching(single.message.topic)
+            apex = None if single.place is None else single.place.part.zone
+            counting = [s for s in subscriptions if apex not in s.pending]
+            self._give_single(session, counting, single)
+        yield
 
     def _is_only_counted(
         self, session: Session, part: JournalId, run: Run, indices: list[int]
@@ -203,20 +369,24 @@ class Delivery:
         self,
         session: Session,
         choice: _Choice,
+        messages: _Messages,
         indices: list[int],
-        found: list[tuple[Message, LogPosition]],
+        until: float,
     ) -> int:
         """
         Deliver the first of these messages to a durable session that is current; return how many.
 
-        Delivery stops where the window is full, or at a message that is QoS 0, held, or without
-        match.
+        Delivery stops at the time `until`, where the window is full, or at a message that is QoS 0,
+        held, or without match.
         """
-        part = found[0][1].part
+        part = messages.part
         if session.clean or not session.is_live(part):
             return 0
         entries: list[OutboundMessage] = []
-        for index, (message, place) in zip(indices, found, strict=True):
+        for index in indices:
+            if entries and self._now() >= until:
+                break
+            message = messages.message(index)
             match = choice.of(index, message)
             if match is None or match.subscription.is_held:
                 break
@@ -224,10 +394,11 @@ class Delivery:
             if not qos:
                 break
             retain = match.is_as_published and message.retain
+            place = messages.place(index)
             entries.append(OutboundMessage(message, qos, retain, place, match.identifiers))
         taken = session.durable_sender.deliver_live(entries)
         if taken:
-            session.places.advance(part, found[taken - 1][1].offset)
+            session.places.advance(part, messages.place(indices[taken - 1]).offset)
             self._delivered += taken
         return taken
 
@@ -307,6 +478,55 @@ class Delivery:
         for subscribing in self._interests.of(session):
             if subscribing.subscriptions.get(subscription.topic_filter) is subscription:
                 subscribing.finish()
+
+
+class _Held:
+    """Bytes that late messages keep in memory, counted once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._uses = 0
+
+    def hold(self) -> int:
+        """Count one more use; return the bytes that the first one adds."""
+        self._uses += 1
+        return self._size if self._uses == 1 else 0
+
+    def release(self) -> int:
+        """Count one use less; return the bytes that are free after the last one."""
+        self._uses -= 1
+        return 0 if self._uses else self._size
+
+
+class _Messages(_Held):
+    """The messages of a run, each decoded once."""
+
+    def __init__(self, run: Run, part: JournalId) -> None:
+        super().__init__(run.size)
+        self.run = run
+        self.part = part
+        self._known: dict[int, Message] = {}
+
+    def message(self, index: int) -> Message:
+        """Return the message at `index`."""
+        known = self._known.get(index)
+        if known is None:
+            known = self._known[index] = self.run.message(index)
+        return known
+
+    def place(self, index: int) -> LogPosition:
+        """Return the place of the message at `index`."""
+        return LogPosition(self.part, self.run.offset(index))
+
+
+class _Single(_Held):
+    """A message that is in no run; the other fields are those of `Delivery.deliver`."""
+
+    def __init__(self, message: Message, place: LogPosition | None, *, is_read: bool) -> None:
+        super().__init__(message.size)
+        self.message = message
+        self.place = place
+        self.is_read = is_read
 
 
 class _Choice:

@@ -170,7 +170,7 @@ class Edge:
             cursors=self.cursors,
             transitions=self.transitions,
         )
-        self.delivery = Delivery(self.zones, self.interests, router, now=timers.now)
+        self.delivery = Delivery(self.zones, self.interests, router, now=timers.now, again=again)
         self.sys = SysTree(self.delivery)
         self.feeds = RetainedFeeds(timers)
         self.subscriptions = Subscriptions(
@@ -255,6 +255,7 @@ class Edge:
         self.outboxes.work()
         self.backlog.work()
         self.slices.work()
+        self.delivery.work()
         self.shared.work()
 
     def unpublished(self) -> dict[str, int]:

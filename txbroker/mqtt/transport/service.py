@@ -98,6 +98,7 @@ class MqttService:
         self.shares = shares
         edge.feeds.wire(shares)
         shares.when_short(edge.slices.hurry)
+        shares.when_short(edge.delivery.hurry)
         self.make_client_id = make_client_id
         self.max_packet = max_packet
         self.max_connections = max_connections
