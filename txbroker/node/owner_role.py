@@ -53,6 +53,7 @@ class OwnerRole:
             timers=node_base.timers,
             reporter=edge_role.reporter,
             mark_dirty=node_base.flush_queue.mark_dirty,
+            slices=edge.slices,
             is_leaving=lambda: mqtt.is_leaving,
             is_removed=edge_role.members.is_removed,
             max_packet=LARGEST,

@@ -29,6 +29,7 @@ from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Connect, Publish, Pubrel, Subscribe
+from txbroker.runtime.slices import Slices
 
 GROUP = "$share/g/t"
 PART = JournalId("", 1)
@@ -193,6 +194,7 @@ class EdgeNode:
         self.route = Way()
         self.is_due = False
         self.sessions: dict[str, Session] = {}
+        self.slices = Slices(self.world.alarms.now, self._again)
         self.shared = SharedSubscriptions(
             zones=cast(Any, self),
             wake=lambda _: None,
@@ -201,6 +203,7 @@ class EdgeNode:
             counters=Counters(),
             reporter=cast(Any, self),
             again=self._again,
+            slices=self.slices,
             wait=1.0,
         )
         self.watcher = Watcher(self.disk, self.shared)
@@ -239,7 +242,7 @@ class EdgeNode:
         if member.clean:
             member.open.clear()
         session.sender.attach(member.sink)
-        self.shared.connect(session)
+        self.shared.follow(session)
         if GROUP not in session.shared:
             subscribed = [(GROUP, member.qos)]
             self.shared.subscribe(session, subscribed, 0, lambda: None, lambda _: None)
@@ -250,8 +253,9 @@ class EdgeNode:
         if member.sink is None or session is None:
             return
         member.read(session)
-        self.shared.disconnect(session)
+        self.shared.reclaim(session)
         session.detach()
+        self.shared.follow(session)
         member.sink = None
         if member.clean:
             self._end(session)
@@ -274,6 +278,7 @@ class EdgeNode:
         """End the turn."""
         if self.is_due:
             self.is_due = False
+            self.slices.work()
             self.shared.work()
         self.shared.check()
 
@@ -365,6 +370,7 @@ class World:
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
         self.dirty: dict[Any, None] = {}
+        self.slices = Slices(self.alarms.now, lambda: None)
         self.coordinators = GroupCoordinators(
             edge=cast(Any, self),
             router=self.router,
@@ -372,6 +378,7 @@ class World:
             timers=self.alarms,
             reporter=cast(Any, self),
             mark_dirty=self._mark,
+            slices=self.slices,
             is_leaving=lambda: False,
             is_removed=self.removed.__contains__,
             max_packet=1 << 20,
@@ -441,8 +448,8 @@ class World:
             while self.at < len(self.journal) and self._read(sender):
                 """It goes on."""
         dirty, self.dirty = self.dirty, {}
-        for group in dirty:
-            group.flush()
+        for one in dirty:
+            one.flush()
 
     def message(self, place: LogPosition) -> Message:
         """What lies there; offsets begin at 1."""
@@ -578,8 +585,8 @@ class World:
         clients = [m for edge in self.edges for m in edge.members.values()]
         return not any(member.due for member in clients)
 
-    def _mark(self, group: Any) -> None:
-        self.dirty[group] = None
+    def _mark(self, end: Any) -> None:
+        self.dirty[end] = None
 
     def _session(self) -> Session:
         session = Session(GROUP, clean=False, limits=SessionLimits(), watcher=self.watcher)

@@ -85,7 +85,8 @@ class GroupCoordinator:
     The group `text`; the session's `GroupSink` while a session is attached.
 
     `is_resumed`: its session is here from an earlier process or group. `changed` asks for a call of
-    `flush` at the end of the turn, `on_closed` reports that another node has the session.
+    `send` at the end of the turn, or in a slice after it; `on_closed` reports that another node has
+    the session.
     """
 
     receive_maximum = 0
@@ -301,9 +302,22 @@ class GroupCoordinator:
         """Confirm all reports: the group has ended, and its session is over or durable."""
         self._confirm_reports(self._asking)
 
-    # from the flush queue
+    # from the router
 
     def flush(self) -> None:
+        """
+        Have the session's output of QoS 0 sent; at once if no more fits.
+
+        One publish may be for thousands of groups: sent in one turn, it stalled all clients.
+        """
+        if self.packet_writer.has_room:
+            self._changed(self)
+        else:
+            self._send_qos0()
+
+    # from the coordinators
+
+    def send(self) -> None:
         """Lend what waits, and confirm what is durable."""
         if self.session is None:
             return

@@ -5,11 +5,14 @@ A group begins with the first edge that reports members. Its session is found or
 is, wherever it was before: so a group follows its zone to another node. While no member is
 connected the session is away. It ends with the last member, after `GRACE` if no session of a member
 outlives its connection, or as `session_limits.age` says.
+
+One publish may concern thousands of groups. So groups with something to send are flushed in slices,
+as the second's work is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -27,6 +30,7 @@ from txbroker.mqtt.wire.packets import FOREVER, LEVEL_5, Connect, Subscribe
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
 from txbroker.runtime.flush_queue import Flushable
+from txbroker.runtime.slices import Slices
 
 GRACE: Final = 60
 """Seconds that a group outlives the connections of all edges, if no session of a member does."""
@@ -56,6 +60,7 @@ class GroupCoordinators:
         timers: Timers,
         reporter: Reporter,
         mark_dirty: Callable[[Flushable], None],
+        slices: Slices,
         is_leaving: Callable[[], bool],
         is_removed: Callable[[str], bool],
         max_packet: int,
@@ -66,12 +71,15 @@ class GroupCoordinators:
         self._timers = timers
         self._reporter = reporter
         self._mark_dirty = mark_dirty
+        self._slices = slices
         self._is_leaving = is_leaving
         self._is_removed = is_removed
         self._max_packet = max_packet
         self._groups: dict[str, GroupCoordinator] = {}
         self._connecting: set[str] = set()
         self._told: set[str] = set()
+        self._changed: dict[GroupCoordinator, None] = {}
+        self._round = object()  # owns the second's work in the slices
 
     @property
     def groups(self) -> int:
@@ -132,18 +140,49 @@ class GroupCoordinators:
         Try again what failed, and forget groups that have ended and edges that were removed; once a
         second.
         """
-        for group in list(self._groups.values()):
-            group.settle()
-            self._drop_removed(group)
-            if self._groups.get(group.text) is not group:
-                continue
-            if group.session is None and not group.has_members:
-                if group.text not in self._edge.clients.sessions:
-                    self._forget(group)
-            else:
-                self._begin(group)
+        if not self._slices.is_busy(self._round):
+            self._slices.start(self._round, self._check_all())
+
+    # from the flush queue
+
+    def flush(self) -> None:
+        """Flush the groups that have something to send."""
+        if self._changed and not self._slices.is_busy(self):
+            self._slices.start(self, self._flush_all())
 
     # internal
+
+    def _check_all(self) -> Iterator[None]:
+        for group in list(self._groups.values()):
+            if self._groups.get(group.text) is group:
+                self._check(group)
+            yield
+
+    def _check(self, group: GroupCoordinator) -> None:
+        group.settle()
+        self._drop_removed(group)
+        if self._groups.get(group.text) is not group:
+            return
+        if group.session is None and not group.has_members:
+            if group.text not in self._edge.clients.sessions:
+                self._forget(group)
+        else:
+            self._begin(group)
+
+    def _change(self, group: GroupCoordinator) -> None:
+        self._changed[group] = None
+        self._mark_dirty(self)
+
+    def _flush_all(self) -> Iterator[None]:
+        try:
+            while self._changed:
+                group = next(iter(self._changed))
+                del self._changed[group]
+                group.send()
+                yield
+        finally:
+            if self._changed:  # an error of one group must not lose the others' output
+                self._mark_dirty(self)
 
     def _make(self, text: str) -> GroupCoordinator:
         return GroupCoordinator(
@@ -151,7 +190,7 @@ class GroupCoordinators:
             is_resumed=text in self._edge.clients.sessions,
             router=self._router,
             now=self._timers.now,
-            changed=self._mark_dirty,
+            changed=self._change,
             on_closed=self._on_closed,
             count_dropped=partial(self._edge.counters.add, "group.dropped.qos0"),
             max_packet=self._max_packet,

@@ -351,7 +351,7 @@ class ClientSessions:
             if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
                 # else after a crash the session seems away for too long, and expires
                 self.session_store.save_soon()
-        self._shared.connect(session)
+        self._shared.follow(session)
         return True
 
     def miss(self, session: Session) -> None:
@@ -370,8 +370,9 @@ class ClientSessions:
         """Detach the connection, which is gone; `will`: without a DISCONNECT [MQTT-3.1.2-8]."""
         if session.sender.sink is not connection:
             return
-        self._shared.disconnect(session)
+        self._shared.reclaim(session)
         session.detach()
+        self._shared.follow(session)
         self.wills.on_disconnect(session, is_will_due=will)
         if not session.clean:
             session.away_since = self._timers.now()

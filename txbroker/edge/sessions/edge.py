@@ -193,6 +193,7 @@ class Edge:
             counters=counters,
             reporter=reporter,
             again=again,
+            slices=self.slices,
             wait=limits.suback_wait,
         )
         self._session_owner = EdgeSessionOwner(

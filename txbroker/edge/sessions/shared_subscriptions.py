@@ -7,11 +7,14 @@ The coordinator lends so many, each to one member. The edge reports the answers,
 messages whose member has left.
 
 The group follows its zone: when another node serves that zone, the edge reports there.
+
+A client may be in thousands of groups. What concerns many groups at once is done in slices:
+reports, the second's work, and the comings and goings of a client. In one turn it took seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from txbroker.core import Run
@@ -31,6 +34,10 @@ from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS
 from txbroker.runtime.deadlines import Deadlines
+from txbroker.runtime.slices import Slices
+
+FEW: Final = 8
+"""Groups of a client that comes or goes, which are followed at once, and in one step of a slice."""
 
 REPEAT: Final = 10
 """Seconds after which a coordinator that has not answered hears of a group again."""
@@ -39,7 +46,7 @@ REPEAT: Final = 10
 class SharedSubscriptions:
     """
     The groups with members here; `wake` advances a route that has something to send, and `again`
-    calls `work` in another turn.
+    calls `work` in another turn. `slices` has the work on many groups.
 
     A SUBACK waits at most `wait` seconds for the coordinator.
     """
@@ -54,6 +61,7 @@ class SharedSubscriptions:
         counters: Counters,
         reporter: Reporter,
         again: Callable[[], None],
+        slices: Slices,
         wait: float,
     ) -> None:
         self._zones = zones
@@ -63,9 +71,12 @@ class SharedSubscriptions:
         self._counters = counters
         self._reporter = reporter
         self._again = again
+        self._slices = slices
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
+        self._ended: dict[str, list[Session]] = {}  # members that are over, by group
+        self._round = object()  # owns the second's work in the slices
         self._next_lease = 1
         self._beats = 0
         self._lent_by: dict[int, EdgeGroup] = {}
@@ -132,25 +143,31 @@ class SharedSubscriptions:
                 group.own(lent.place)
                 self._change(group)
 
-    def connect(self, session: Session) -> None:
-        """Lend messages to the session's client, which is connected."""
-        for text in session.shared:
-            self._add(session, text)
-
-    def disconnect(self, session: Session) -> None:
-        """Take lent messages back: the client leaves."""
+    def reclaim(self, session: Session) -> None:
+        """Take lent messages back, before the session's connection is released."""
         if session.shared or self._lent_by or self._lenders:
             self._reclaim(session)
-        for text in session.shared:
-            group = self._groups.get(text)
-            if group is not None:
-                group.disconnect(session)
-                self._change(group)
+
+    def follow(self, session: Session) -> None:
+        """Note in the session's groups that its client has connected, or has left."""
+        if not session.shared:
+            return
+        if len(session.shared) <= FEW:
+            for text in session.shared:
+                self._follow_in(session, text)
+        else:
+            self._slices.start(session, self._follow_in_all(session))
 
     def end(self, session: Session) -> None:
         """End the memberships of a session that is over."""
+        if len(session.shared) <= FEW:
+            for text in session.shared:
+                self._leave(session, text)
+            return
+        # A member that comes before their turn must find a new group, too: see `_add`.
         for text in session.shared:
-            self._leave(session, text)
+            self._ended.setdefault(text, []).append(session)
+        self._slices.start(session, self._leave_all(session))
 
     def answer(self, leases: Iterable[int]) -> None:
         """Note that clients have answered messages."""
@@ -173,27 +190,20 @@ class SharedSubscriptions:
     def beat(self) -> None:
         """Follow the zones, and report room that has come back; once a second."""
         self._beats += 1
-        for group in list(self._groups.values()):
-            self._locate(group)
-            if group.is_unknown and self._beats % REPEAT == 0:
-                group.port = None  # maybe there is room for one more group by now
-                self._change(group)
-            elif group.port is not None and group.limit > group.told_limit:
-                self._change(group)
+        if not self._slices.is_busy(self._round):
+            is_repeat = self._beats % REPEAT == 0
+            self._slices.start(self._round, self._poll_all(is_repeat=is_repeat))
 
     def work(self) -> None:
-        """Send the reports that are due."""
-        dirty, self._dirty = self._dirty, {}
-        for group in dirty:
-            if self._groups.get(group.text) is group:
-                self._report(group)
+        """Send the reports that are due, in slices."""
+        if self._dirty and not self._slices.is_busy(self):
+            self._slices.start(self, self._report_all())
 
     # from the edge
 
     def on_online(self, route: Route) -> None:
         """Report all groups of the zone: its owner is connected."""
-        for group in list(self._groups.values()):
-            self._locate(group)
+        self._slices.start(self._round, self._poll_all())
 
     def on_lost(self, route: Route) -> None:
         """Note that the connection to the owner broke."""
@@ -262,11 +272,66 @@ class SharedSubscriptions:
 
     # internal
 
+    def _poll_all(self, *, is_repeat: bool = False) -> Iterator[None]:
+        """Follow the zone of each group, and its room."""
+        for group in list(self._groups.values()):
+            if self._groups.get(group.text) is not group:
+                continue
+            self._locate(group)
+            if group.is_unknown and is_repeat:
+                group.port = None  # maybe there is room for one more group by now
+                self._change(group)
+            elif group.port is not None and group.limit > group.told_limit:
+                self._change(group)
+            yield
+
+    def _report_all(self) -> Iterator[None]:
+        try:
+            while self._dirty:
+                group = next(iter(self._dirty))
+                del self._dirty[group]
+                if self._groups.get(group.text) is group:
+                    self._report(group)
+                yield
+        finally:
+            if self._dirty:  # an error of one report must not lose the others
+                self._again()
+
+    def _follow_in_all(self, session: Session) -> Iterator[None]:
+        texts = list(session.shared)
+        for start in range(0, len(texts), FEW):
+            for text in texts[start : start + FEW]:
+                if text in session.shared and not session.is_over:
+                    self._follow_in(session, text)
+            yield
+
+    def _follow_in(self, session: Session, text: str) -> None:
+        """Follow whether the client is connected now; it may have come and left again."""
+        if session.sink is not None:
+            self._add(session, text)
+            return
+        group = self._groups.get(text)
+        if group is not None:
+            group.disconnect(session)
+            self._change(group)
+
+    def _leave_all(self, session: Session) -> Iterator[None]:
+        for text in list(session.shared):
+            self._leave_ended(text)
+            yield
+
+    def _leave_ended(self, text: str) -> None:
+        """End the memberships of sessions that are over, in this group."""
+        for session in self._ended.pop(text, ()):
+            self._leave(session, text)
+
     def _of(self, route: Route, text: str) -> EdgeGroup | None:
         group = self._groups.get(text)
         return group if group is not None and group.route is route else None
 
     def _add(self, session: Session, text: str) -> EdgeGroup:
+        if self._ended:
+            self._leave_ended(text)
         group = self._groups.get(text)
         if group is None:
             found = shared_subscription(text)

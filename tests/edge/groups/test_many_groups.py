@@ -1,0 +1,263 @@
+"""A client in thousands of groups, or a publish for all of them, stalls nobody: slices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+
+from tests.edge.groups.site import Way
+from tests.support.pair import Alarms
+from tests.support.recorders import SinkRecorder, WatcherRecorder
+from txbroker.core import Router
+from txbroker.edge.groups.group_coordinator import GroupCoordinator
+from txbroker.edge.groups.group_coordinators import GroupCoordinators
+from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
+from txbroker.model.counters import Counters
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.session.window import SessionLimits
+from txbroker.runtime.slices import LONGEST, Slices
+
+GROUPS = [f"$share/g{number}/t" for number in range(100)]
+FILTERS = [(text, 0) for text in GROUPS]
+
+
+class Ticking:
+    """Time that passes with each look at it: a quarter of a turn's work."""
+
+    def __init__(self) -> None:
+        self._time = 0.0
+
+    def __call__(self) -> float:
+        self._time += LONGEST / 4
+        return self._time
+
+
+class Coordinators:
+    """What an edge reports, for each group."""
+
+    edge_name = "edge"
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, GroupReport]] = []
+
+    def report_group(self, group: str, report: GroupReport) -> None:
+        self.reports.append((group, report))
+
+    def take(self) -> list[tuple[str, GroupReport]]:
+        """What came since the last call."""
+        taken, self.reports = self.reports, []
+        return taken
+
+
+class Shared:
+    """The shared subscriptions of an edge, with their zone's owner and their store."""
+
+    def __init__(self) -> None:
+        self.coordinators = Coordinators()
+        self.route = Way()
+        self.route.port = cast(Any, self.coordinators)
+        self.is_due = False
+        self.slices = Slices(Ticking(), self._again)
+        self.tested = SharedSubscriptions(
+            zones=cast(Any, self),
+            wake=lambda _: None,
+            session_store=cast(Any, self),
+            timers=Alarms(),
+            counters=Counters(),
+            reporter=cast(Any, self),
+            again=self._again,
+            slices=self.slices,
+            wait=1.0,
+        )
+
+    def first(self, prefix: str) -> Way:
+        """The route of all groups."""
+        return self.route
+
+    def member(self, name: str) -> Session:
+        """A connected client."""
+        watcher = cast(Any, WatcherRecorder())
+        session = Session(name, clean=True, limits=SessionLimits(), watcher=watcher)
+        session.sender.attach(SinkRecorder())
+        return session
+
+    def subscribe(self, session: Session) -> None:
+        """Make it a member of all groups."""
+        self.tested.subscribe(session, FILTERS, 0, lambda: None, lambda _: None)
+
+    def turn(self) -> int:
+        """Do the work of one turn; return how many reports that brought."""
+        before = len(self.coordinators.reports)
+        self.is_due = False
+        self.slices.work()
+        self.tested.work()
+        return len(self.coordinators.reports) - before
+
+    def settle(self) -> list[tuple[str, GroupReport]]:
+        """All that is due; each turn brings a few reports."""
+        while self.is_due:
+            assert self.turn() < 10
+        return self.coordinators.take()
+
+    def _again(self) -> None:
+        self.is_due = True
+
+
+def leave(shared: Shared, session: Session) -> None:
+    """The client's connection breaks, and its session ends with it."""
+    shared.tested.reclaim(session)
+    session.detach()
+    shared.tested.follow(session)
+    shared.tested.end(session)
+    session.close()
+
+
+def test_reports_on_many_groups_take_many_turns() -> None:
+    """The SUBSCRIBE packets of one client kept a node from all others for seconds."""
+    shared = Shared()
+    shared.subscribe(shared.member("a"))
+    assert [text for text, _ in shared.settle()] == GROUPS
+
+
+def test_a_member_of_many_groups_leaves_in_many_turns() -> None:
+    shared = Shared()
+    session = shared.member("a")
+    shared.subscribe(session)
+    shared.settle()
+    leave(shared, session)
+    assert len(shared.coordinators.reports) < 10
+    last = dict(shared.settle())
+    assert sorted(last) == sorted(GROUPS)
+    assert all(report.is_over for report in last.values())
+    assert shared.tested.groups == 0
+
+
+def test_a_member_that_comes_meanwhile_finds_new_groups() -> None:
+    """What came after the last member left must not wait for it."""
+    shared = Shared()
+    first = shared.member("a")
+    shared.subscribe(first)
+    shared.settle()
+    leave(shared, first)
+    shared.subscribe(shared.member("b"))
+    found = shared.settle()
+    for text in GROUPS:
+        reports = [report for group, report in found if group == text]
+        assert reports[0].is_over
+        assert reports[-1].is_first
+        assert reports[-1].members == 1
+
+
+def test_a_client_that_comes_back_meanwhile_stays_a_member() -> None:
+    """The turns in which it leaves its groups come after that."""
+    shared = Shared()
+    session = shared.member("a")
+    shared.subscribe(session)
+    shared.settle()
+    shared.tested.reclaim(session)
+    session.detach()
+    shared.tested.follow(session)
+    session.sender.attach(SinkRecorder())
+    shared.tested.follow(session)
+    last = dict(shared.settle())
+    assert {report.members for report in last.values()} == {1}
+    assert all(len(group._ring) == 1 for group in shared.tested._groups.values())
+
+
+def test_the_seconds_work_of_an_edge_is_done_in_slices() -> None:
+    shared = Shared()
+    shared.subscribe(shared.member("a"))
+    shared.settle()
+    looked = []
+    locate = shared.tested._locate
+    with patch.object(
+        shared.tested, "_locate", lambda group: (looked.append(group), locate(group))
+    ):
+        shared.tested.beat()
+        assert 0 < len(looked) < 10
+        shared.settle()
+    assert len(looked) == len(GROUPS)
+
+
+class Owner:
+    """The coordinators of a node, whose groups have no sessions; `sent` are the flushed groups."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.dirty: list[Any] = []
+        self.is_due = False
+        self.slices = Slices(Ticking(), self._again)
+        none = cast(Any, None)
+        self.tested = GroupCoordinators(
+            edge=cast(Any, SimpleNamespace(counters=Counters())),
+            router=Router(lambda: None),
+            connects=none,
+            timers=Alarms(),
+            reporter=none,
+            mark_dirty=lambda one: self.dirty.append(one),
+            slices=self.slices,
+            is_leaving=lambda: False,
+            is_removed=lambda _: False,
+            max_packet=1 << 20,
+        )
+        self.groups = [self.tested._make(text) for text in GROUPS]
+
+    def turn(self) -> int:
+        """Do the work of one turn; return how many groups were flushed."""
+        before, self.is_due = len(self.sent), False
+        dirty, self.dirty = self.dirty, []
+        for one in dict.fromkeys(dirty):
+            one.flush()
+        self.slices.work()
+        return len(self.sent) - before
+
+    def settle(self) -> None:
+        """All that is due, a few groups in each turn."""
+        while self.is_due or self.dirty:
+            assert self.turn() < 10
+
+    def _again(self) -> None:
+        self.is_due = True
+
+
+def test_output_for_many_groups_is_sent_in_many_turns() -> None:
+    """One publish for 9,000 groups took half a second, in which nobody else was served."""
+    owner = Owner()
+    with patch.object(GroupCoordinator, "send", lambda group: owner.sent.append(group.text)):
+        for group in owner.groups:
+            group.flush()
+        assert owner.sent == []
+        owner.settle()
+    assert owner.sent == GROUPS
+
+
+def test_an_error_of_one_group_loses_no_others_output() -> None:
+    owner = Owner()
+    failing = iter([True])
+
+    def send(group: GroupCoordinator) -> None:
+        if next(failing, False):
+            raise ValueError("one")
+        owner.sent.append(group.text)
+
+    with patch.object(GroupCoordinator, "send", send):
+        for group in owner.groups:
+            group.flush()
+        with pytest.raises(ValueError, match="one"):
+            owner.turn()
+        owner.settle()
+    assert owner.sent == GROUPS[1:]
+
+
+def test_the_seconds_work_of_an_owner_is_done_in_slices() -> None:
+    owner = Owner()
+    owner.tested._groups.update((group.text, group) for group in owner.groups)
+    with patch.object(owner.tested, "_check", lambda group: owner.sent.append(group.text)):
+        owner.tested.beat()
+        assert 0 < len(owner.sent) < 10
+        owner.settle()
+    assert owner.sent == GROUPS
