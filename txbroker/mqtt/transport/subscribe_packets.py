@@ -37,6 +37,12 @@ LARGE: Final = 2_048
 PIECE: Final = 32
 """Filters of a piece."""
 
+LARGE_WITH_GROUPS: Final = 128
+"""The same as `LARGE` for a packet with shared subscriptions: each may begin or end a session."""
+
+PIECE_WITH_GROUPS: Final = 2
+"""Filters of a piece of a packet with shared subscriptions."""
+
 MOST_NAMED: Final = 100
 """Zones that one SUBACK names as pending."""
 
@@ -66,7 +72,9 @@ Send = Callable[[Suback | Unsuback], None]
 
 def is_large(first_byte: int, body: bytes) -> bool:
     """True if `process_large` must process the packet."""
-    return len(body) >= LARGE and first_byte in (SUBSCRIBE, UNSUBSCRIBE)
+    if first_byte not in (SUBSCRIBE, UNSUBSCRIBE) or len(body) < LARGE_WITH_GROUPS:
+        return False
+    return len(body) >= LARGE or _has_groups(body)
 
 
 def process_large(
@@ -120,6 +128,11 @@ class _LargeRequest:
     body: bytes
     start: int
 
+    @property
+    def piece(self) -> int:
+        """Return the number of filters of a piece."""
+        return PIECE_WITH_GROUPS if _has_groups(self.body) else PIECE
+
 
 class _SubscribeAnswer:
     """The SUBACK to be: a code for each filter, and the zones that it does not wait for."""
@@ -168,9 +181,9 @@ def _process_subscribe(
 ) -> Iterator[None]:
     answer = _SubscribeAnswer(request.packet_id, send)
     pieces = _Pieces(answer.leave)
-    body, at = request.body, request.start
+    body, at, piece = request.body, request.start, request.piece
     while at < len(body):
-        filters, at = subscribed_filters(body, at, PIECE, session.level)
+        filters, at = subscribed_filters(body, at, piece, session.level)
         pieces.add()
         packet = Subscribe(request.packet_id, tuple(filters), request.properties)
         _subscribe(service, session, packet, answer, pieces.end)
@@ -183,9 +196,9 @@ def _process_unsubscribe(
 ) -> Iterator[None]:
     reasons = bytearray()
     pieces = _Pieces(lambda: send(Unsuback(request.packet_id, tuple(reasons))))
-    body, at = request.body, request.start
+    body, at, piece = request.body, request.start, request.piece
     while at < len(body):
-        filters, at = unsubscribed_filters(body, at, PIECE, session.level)
+        filters, at = unsubscribed_filters(body, at, piece, session.level)
         reasons += _unsubscribe_reasons(session, filters)
         pieces.add()
         _unsubscribe(service, session, filters, pieces.end)
@@ -247,6 +260,11 @@ def _subscribe(
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
     service.edge.shared.subscribe(session, shared, identifier, pieces.end, answer.note_pending)
+
+
+def _has_groups(body: bytes) -> bool:
+    """True if a filter of the packet may be a shared subscription's."""
+    return GROUP_PREFIX.encode() in body
 
 
 def _admit(
