@@ -37,7 +37,7 @@ def match_of(found: Iterable[Subscription], *, is_own: bool) -> Match | None:
     best: Subscription | None = None
     best_rank = False, -1
     options = 0
-    identifiers: tuple[int, ...] = ()
+    identifiers: list[int] = []
     for subscription in found:
         if is_own and subscription.options & NO_LOCAL:
             continue
@@ -46,8 +46,8 @@ def match_of(found: Iterable[Subscription], *, is_own: bool) -> Match | None:
             best, best_rank = subscription, known  # [MQTT-3.3.5-1]
         options |= subscription.options
         if subscription.identifier:
-            identifiers = (*identifiers, subscription.identifier)
-    return None if best is None else Match(best, identifiers, bool(options & AS_PUBLISHED))
+            identifiers.append(subscription.identifier)
+    return None if best is None else Match(best, tuple(identifiers), bool(options & AS_PUBLISHED))
 
 
 def rank(subscription: Subscription) -> tuple[bool, int]:

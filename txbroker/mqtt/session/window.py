@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import attrs
 
@@ -25,6 +26,9 @@ from txbroker.mqtt.wire.packets import LEVEL_5
 from txbroker.mqtt.wire.properties import Properties, encode_properties
 
 LAST_PACKET_ID = 65_535
+
+KNOWN_LISTS = 64
+"""Lists of subscription identifiers that are encoded once: thousands may match each message."""
 
 QUEUE_MESSAGES = 1_000
 QUEUE_BYTES = 1024 * 1024
@@ -110,10 +114,7 @@ class OutboundMessage:
         """Return the property list of its packet at level 5, without the list's length."""
         message = self.message
         properties = b"" if message is None else message.properties
-        if self.identifiers:
-            listed = Properties(subscription_identifiers=self.identifiers)
-            properties += encode_properties(listed)
-        return properties
+        return properties + _listed(self.identifiers) if self.identifiers else properties
 
     def qos0_packet(self, level: int) -> bytes:
         """Return the PUBLISH of a QoS 0 message for a client of this level."""
@@ -332,3 +333,9 @@ class Window:
         queue, self.queue, self.queue_size = self.queue, deque(), 0
         self._queued.clear()
         return [entry.place for entry in queue if entry.place is not None]
+
+
+@lru_cache(maxsize=KNOWN_LISTS)
+def _listed(identifiers: tuple[int, ...]) -> bytes:
+    """Return these subscription identifiers as properties."""
+    return encode_properties(Properties(subscription_identifiers=identifiers))
