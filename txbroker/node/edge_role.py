@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from txbroker.authority.authority import Authority
 from txbroker.core import limit_levels
@@ -26,17 +27,33 @@ from txbroker.mqtt.transport.service import MqttService
 from txbroker.node.node_base import NodeBase
 from txbroker.node.settings import directory_settings, edge_limits
 from txbroker.runtime import machine_check
-from txbroker.runtime.structured_log import get_logger
+from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
+KINDS: Final = {
+    "group.pending": "zone",
+    "group.unreachable": "reason",
+    "interest.confirmed": "client_id",
+    "interest.pending": "client_id",
+}
+"""
+The field that tells kinds apart of an event that a client causes thousands of times in one turn.
+
+The lines on 9,000 shared subscriptions whose zone did not answer in time took 300 ms.
+"""
+
 
 class EventLog:
-    """The cores' `Reporter`: logs each event."""
+    """The cores' `Reporter`: logs each event, but few of each kind of `KINDS`."""
 
     def event(self, name: str, **fields: object) -> None:
         """Log one event with its constant name."""
-        log.info(name, **fields)
+        field = KINDS.get(name)
+        if field is None:
+            log.info(name, **fields)
+        else:
+            log_limited(log.info, name, kind=str(fields[field]), **fields)
 
 
 class TurnWork:
