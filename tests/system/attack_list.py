@@ -17,6 +17,7 @@ from tests.support import wire
 from tests.support.nodes import Address
 from tests.system.attack_list5 import ATTACKS_5
 from tests.system.call_attacks import CALLS, call_storm
+from tests.system.http2_attacks import HTTP2
 from tests.system.innocents import Ports, Stranger, sent
 
 Attack = Callable[[Ports], Iterator[None]]
@@ -378,5 +379,6 @@ ATTACKS: Final[dict[str, Attack]] = {
     "retained-flood-64k": partial(retained_flood, size=65_000),
     "retained-answers": retained_answers,
     **{name: partial(call_storm, call=call) for name, call in CALLS.items()},
+    **HTTP2,
     **ATTACKS_5,
 }

@@ -156,7 +156,7 @@ def auths(ports: Ports) -> Iterator[None]:
         yield
 
 
-def group_storm(ports: Ports) -> Iterator[None]:
+def group_storm(ports: Ports, *, qos: int) -> Iterator[None]:
     """Two clients in thousands of groups each, and publishes that all of these share."""
     for number in range(2):
         stranger = member5(ports.mqtt, f"groups {number}")
@@ -166,7 +166,7 @@ def group_storm(ports: Ports) -> Iterator[None]:
             yield from sent(stranger, wire5.subscribe(1 + start, *filters))
             stranger.read()
     publisher = member5(ports.mqtt, "group publisher")
-    packet = wire5.publish("group/x", b"x")
+    packet = wire5.publish("group/x", b"x", qos=qos, packet_id=1)
     while True:
         publisher.send(packet)
         for stranger in (*_open, publisher):
@@ -265,7 +265,8 @@ ATTACKS_5: Final[dict[str, Attack]] = {
     "properties-disconnect": partial(many_properties, kind="disconnect"),
     "properties-connect": large_connects,
     "auths": auths,
-    "group-storm": group_storm,
+    "group-storm": partial(group_storm, qos=0),
+    "group-storm-qos1": partial(group_storm, qos=1),
     "group-churn": group_churn,
     "identifiers": identifiers,
     "resets": partial(resets, says=b""),

@@ -5,8 +5,8 @@ A stranger's best effort on the ports of a node, for some seconds each, and what
 
 runs all of `ATTACKS`, or some, each against a node of its own with a child, and prints a table.
 Of each innocent client it has how long an answer took, and how long the node worked meanwhile, in
-ms: what a busy machine adds to the one is not in the other. `after` is the longest answer after the
-end.
+ms: what a busy machine adds to the one is not in the other. `refused` are connections that got no
+CONNACK, or one of another code. `after` is the longest answer after the end.
 """
 
 from __future__ import annotations
@@ -53,13 +53,25 @@ def innocents(node: NodeProcess, child: NodeProcess) -> dict[str, Innocent]:
         "qos0": Pair(address=node.mqtt, topic="innocent/0", worked=work),
         "qos1": Pair(address=node.mqtt, topic="innocent/1", qos=1, worked=work),
         "child": Pair(address=child.mqtt, topic="innocent/child", worked=work),
-        "connect": Newcomer(address=node.mqtt, name="new", pause=0.25, worked=work),
+        "connect": Newcomer(
+            address=node.mqtt, name="new", pause=0.25, counts_refusals=True, worked=work
+        ),
         # Strangers come from elsewhere, and hosts take turns.
         "elsewhere": Newcomer(
-            address=node.mqtt, name="far", pause=0.25, source="127.0.0.2", worked=work
+            address=node.mqtt,
+            name="far",
+            pause=0.25,
+            source="127.0.0.2",
+            counts_refusals=True,
+            worked=work,
         ),
         "durable": Newcomer(
-            address=child.mqtt, name="kept", pause=0.5, clean=False, worked=work_of(node, child)
+            address=child.mqtt,
+            name="kept",
+            pause=0.5,
+            clean=False,
+            counts_refusals=True,
+            worked=work_of(node, child),
         ),
     }
 
@@ -87,6 +99,8 @@ def measure(name: str, node: NodeProcess, child: NodeProcess, seconds: float) ->
             f"{1e3 * quantile(taken, 0.5):.1f}/{1e3 * quantile(taken, 0.99):.0f}"
             f" {1e3 * quantile(work, 0.99):.0f}/{1e3 * quantile(work, 1.0):.0f}"
         )
+        if isinstance(one, Newcomer) and one.refused:
+            found[kind] += f" refused {one.refused}"
     found["after"] = f"{1e3 * quantile(them['qos0'].between(ended - 0.2, ended + 60), 1.0):.0f}"
     found["MiB"] = f"{most / 2**20:.0f}"
     return found

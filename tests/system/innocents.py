@@ -123,12 +123,18 @@ class Pair(Innocent):
 
 @attrs.define(slots=True, kw_only=True)
 class Newcomer(Innocent):
-    """A client that connects anew each second, from the host `source` if there is one."""
+    """
+    A client that connects anew each second, from the host `source` if there is one.
+
+    A refusal raises at the end, unless it `counts_refusals`; `refused` are those counted.
+    """
 
     address: Address
     name: str
     clean: bool = True
     source: str = ""
+    counts_refusals: bool = False
+    refused: int = 0
 
     def live(self) -> None:
         """See the class's text."""
@@ -141,7 +147,12 @@ class Newcomer(Innocent):
 
         while not self.is_over():
             number += 1
-            self.measure(connect)
+            try:
+                self.measure(connect)
+            except (AssertionError, OSError):
+                if not self.counts_refusals:
+                    raise
+                self.refused += 1
 
 
 def quantile(times: list[float], share: float) -> float:

@@ -58,7 +58,15 @@ def _held(waits: list[float]) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    ["subscribe-large", "small-subscribes", "qos1-unread", "pubrel-unread", "ping-unread"],
+    [
+        "subscribe-large",
+        "small-subscribes",
+        "qos1-unread",
+        "pubrel-unread",
+        "ping-unread",
+        "identifiers",
+        "group-storm",
+    ],
 )
 def test_work_of_one_client_is_done_in_slices(node: NodeProcess, name: str) -> None:
     """
