@@ -253,6 +253,54 @@ def test_a_link_breaks_before_the_session_is_there() -> None:
     assert waiting(other, "b1") == [b"1/0"]
 
 
+def test_what_an_edge_that_comes_back_late_has_waits_no_more() -> None:
+    """It was to be lent to others as soon as these had room: QoS 2 would be processed twice."""
+    world = World(1)
+    late = joined(world, 2, "c1")
+    for _ in range(4):
+        world.publish(2)
+    carry(world)
+    other = joined(world, 1, "b1")
+    for _ in range(4):
+        world.publish(2)
+    carry(world)
+    assert (len(waiting(late, "c1")), len(waiting(other, "b1"))) == (4, 4)
+    late.cut()
+    other.cut()
+    world.start()
+    other.join()
+    pass_seconds(world, 5)
+    group = world.coordinators._groups[GROUP]
+    assert group._waiting.count == 4
+    late.join()
+    carry(world)
+    assert group._waiting.count == 0
+    for _ in range(8):
+        other.step("b1", answers=True)
+    carry(world)
+    assert not waiting(other, "b1")
+    world.settle()
+    assert set(world.processed.values()) == {1}
+
+
+def test_a_session_that_comes_when_the_members_are_gone_has_no_client() -> None:
+    """Otherwise its directory entry says for ever that the client is connected here."""
+    world = World(1)
+    accepts: list[Any] = []
+    missed: list[Any] = []
+    slow = cast(Any, world)
+    slow.connect = lambda packet, accept, refuse: accepts.append(accept)
+    slow.miss = missed.append
+    edge = joined(world, 2, "c1")
+    edge.disconnect("c1")
+    carry(world)
+    session = world.sessions[GROUP]
+    (accept,) = accepts
+    accept(session, True)
+    assert missed == [session]
+    assert not world.coordinators._groups
+
+
 def test_a_message_that_was_lent_to_earlier_members_is_ignored() -> None:
     """They left while it was on its way, and the coordinator lends it to others."""
     world = World(1)

@@ -187,3 +187,29 @@ def test_session_that_leaves_while_others_are_looked_at_counts(
     told = [look(bench) for _ in range(3)]
 
     assert [{"": {ROOT: 1}}] == [marks for marks in told if marks][:1]
+
+
+def test_move_is_resolved_when_the_owners_keep_what_the_session_needs() -> None:
+    """It came while marks were worked out: these must not be told as they were, nor counted on."""
+    before = bench_of()
+    away(before, "x", 5)
+    state = SessionTransfer(before.edge, PublishBarrier(), MemoryTable(), MemoryTable()).freeze("c")
+    assert state is not None
+    bench = bench_of()
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    other = subscribed(bench, "x", name="other")
+    say(bench, 1, 5)
+    other.got()
+    port = bench.route("").port
+    bench.edge.cursors.checkpoint()
+    bench.take()
+    bench.edge.low_water.send_marks()
+    transfer.adopt("c", state, 2)
+    bench.settle()
+    told = [event[2] for event in bench.take() if event[1] == "keep"]
+    unanswered = transfer.is_resolved("c", "before")
+    port.kept()  # type: ignore[union-attr]
+
+    assert [{ROOT: 1}] == told
+    assert not unanswered
+    assert transfer.is_resolved("c", "before")

@@ -9,6 +9,7 @@ from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, 
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
 from txbroker.edge.routing.zone_claims import StreamPosition
+from txbroker.edge.sessions import session_cursors
 from txbroker.edge.sessions.journal_read_cache import RETRY, ReadFailure
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Cursor
@@ -295,6 +296,22 @@ def test_a_crash_after_the_end_of_a_part_brings_nothing_again() -> None:
     client = Client(bench, "c", clean=False)
 
     assert [] == everything(client)
+
+
+def test_ends_that_nobody_continues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that announces and withdraws zones for ever fills neither memory nor disk."""
+    monkeypatch.setattr(session_cursors, "ENDED", 2)
+    bench = bench_of("a", "b", "c")
+    for apex in ("a", "b", "c"):
+        bench.deliver(apex, f"{apex}/x", "1")
+    bench.edge.cursors.checkpoint()
+    for apex in ("a", "b", "c"):
+        bench.edge.cuts.on_zone_end(bench.route(apex), is_whole=True)
+    bench.settle()
+    bench.edge.cursors.check()
+
+    followed = bench.restart().edge.cursors.followed
+    assert {"b", "c"} == {part.zone for part in followed if part.zone}
 
 
 def cut_off(bench: EdgeBench) -> Client:
