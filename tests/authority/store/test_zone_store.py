@@ -14,6 +14,7 @@ from tests.support.recorders import EdgeRecorder
 from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeGreeting
+from txbroker.authority.store import zone_store
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_checkpoints import STEP_TOPICS
 from txbroker.authority.store.zone_store import ZoneStore
@@ -53,6 +54,7 @@ class Zone:
     def __init__(self, data: Path, *, stores_qos0: bool = True) -> None:
         self.turn = FlushQueue(lambda action: None)
         self.is_short = False
+        self.wall = 1
         self.counters = Counters()
         self.disk = DataDirectory(
             data,
@@ -78,7 +80,7 @@ class Zone:
             node="n",
             zone="",
             data_directory=self.disk,
-            now=lambda: 1,
+            now=lambda: self.wall,
             retention=self.retention,
             ceiling=OffsetReservation(
                 self.disk.tables.table("zone"), Counters(), survives_kill=True
@@ -155,6 +157,30 @@ def test_commit_of_an_earlier_epoch_settles_nothing_of_a_later_one(tmp_path: Pat
         return syncs.at_delivery
 
     assert [2] == run_apart(scenario())
+
+
+def test_a_run_behind_single_messages_of_its_turn_has_the_turns_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch may be another one than theirs. By the time of an earlier turn it would expire."""
+    monkeypatch.setattr(journal_parts, "BATCH_RECORDS", 2)
+    run = run_of([Message("t", b"run", 1)])
+
+    async def scenario() -> list[int]:
+        zone = Zone(tmp_path)
+        zone.authority.open(1)
+        zone.store.append_run(run, None, 0)
+        zone.turn.end()
+        zone.wall = 1_000
+        for text in (b"1", b"2"):
+            zone.store.append(Message("t", text, 1), None, 0)
+        zone.store.append_run(run, None, 0)
+        zone.turn.end()
+        times = [batch.time for batch in zone.part.log.batches(0)]
+        zone.disk.close()
+        return times
+
+    assert [1, 1_000, 1_000] == run_apart(scenario())
 
 
 def test_a_will_that_was_taken_is_known_after_a_crash(tmp_path: Path) -> None:
@@ -265,6 +291,43 @@ def test_a_checkpoint_is_written_in_slices(tmp_path: Path) -> None:
     for steps in range(7):
         most, is_all = run_apart(scenario(steps, tmp_path / str(steps)))
         assert most <= STEP_TOPICS and is_all
+
+
+@pytest.mark.parametrize("limit", ["CHECKPOINT_EVERY", "CHECKPOINT_BYTES"])
+def test_a_checkpoint_comes_with_many_records_or_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A start after a crash has little to replay, be the records few and large."""
+
+    async def scenario() -> list[bool]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        monkeypatch.setattr(zone_store, limit, 5)
+        retain(zone, 0, 3, b"1")
+        few = zone.store.checkpoint.offset
+        await zone.settle()
+        retain(zone, 3, 6, b"1")
+        await zone.settle()
+        zone.disk.close()
+        return [few > 0, zone.store.checkpoint.offset > 0]
+
+    assert [False, True] == run_apart(scenario())
+
+
+def test_an_end_in_good_order_leaves_nothing_to_replay(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        retain(zone, 0, 5, b"1")
+        await zone.settle()
+        zone.store.close()
+        zone.disk.close()
+        again = Zone(tmp_path)
+        offset = again.store.checkpoint._known().offset
+        again.disk.close()
+        return offset
+
+    assert 5 == run_apart(scenario())
 
 
 def test_a_trim_waits_for_the_last_slice_of_a_checkpoint(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class ZoneStore:
         self._durable = self._begun = 0
         self._groups: deque[tuple[JournalPart | None, int]] = deque()
         self._is_asked = False
-        self._time = 0  # time of the records in the next group commit
+        self._time = 0  # of the runs in the next group commit
 
     def wire(self, authority: Authority) -> None:
         """Connect the authority whose state this store persists."""
@@ -147,9 +147,7 @@ class ZoneStore:
         `key` and `sequence` are the origin id of the last message, if any.
         """
         assert self._part is not None
-        if not self._is_asked:
-            self._request_notification()
-            self._time = self._now()
+        self._request_notification()
         offset = self._part.append_run(run, key, sequence, time=self._time)
         self._ceiling.raise_bound(offset + run.count - 1)
         return offset
@@ -291,6 +289,7 @@ class ZoneStore:
         """Request a notification when the appended records are durable."""
         if not self._is_asked:
             self._is_asked = True
+            self._time = self._now()
             self._committer.before_write(self._close_group)
             self._committer.when_durable(self._on_group)
 
