@@ -228,6 +228,28 @@ def test_refused_publish_follows_the_cut() -> None:
     assert len(client.acknowledged) == 3
 
 
+def test_qos_0_that_a_refusal_finds_unsent_leaves_before_what_is_sent_again() -> None:
+    """All of it in one batch, which begins at the sequence that the restart names."""
+    bench = Bench(ZoneCut(apex="a", epoch=1, node="n", grpc="h:2"))
+    below = bench.edge.zones.get("a")
+    assert below is not None
+    bench.edge.zones.remove(below)
+    client = Client(bench.edge, "c")
+    client.subscribe(("b", 1))
+    bench.link.pump()
+    client.publish("a/x", b"refused")
+    next(bench.link.steps())
+    bench.link.owner_end.flush()
+    said = [client.publish("b", b"%d" % qos, qos) for qos in (1, 0, 0, 2)]
+    receive(bench.link.edge_end, bytes(bench.link.down))
+    bench.link.edge_end.check()
+    bench.link.down.clear()
+    bench.link.pump()
+
+    assert client.payloads == [b"0", b"0", b"1", b"2"]
+    assert client.acknowledged == [said[0], said[3]]
+
+
 def test_publish_during_a_fence_waits_and_is_tried_again() -> None:
     """A rolled-back handover: nothing is lost, order holds."""
     bench = Bench()

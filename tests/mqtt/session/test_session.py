@@ -638,3 +638,21 @@ def test_publishes_come_in_runs_again_once_all_repeats_are_answered() -> None:
 
     assert [Puback(7)] == bench.take()
     assert receiver.is_plain and not receiver.sent
+
+
+def test_publishes_of_an_earlier_connection_count_once_they_are_sent_again() -> None:
+    """One that is released meanwhile makes no room beyond the client's receive maximum."""
+    bench = attached()
+    receiver = bench.session.receiver
+    for packet_id in (6, 7):
+        receiver.accept(Publish("t", b"1", 2, False, False, packet_id))
+    bench.attach()
+    counts = [receiver.sent]
+    receiver.accept(Publish("t", b"1", 2, False, True, 6))
+    counts.append(receiver.sent)
+    receiver.on_pubrel(7)
+    counts.append(receiver.sent)
+    receiver.accept(Publish("t", b"2", 2, False, False, 8))
+    counts.append(receiver.sent)
+
+    assert [0, 1, 1, 2] == counts
