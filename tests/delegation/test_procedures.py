@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.delegation.simulated_tree import Fault, Tree
+from tests.delegation.simulated_zone import Disk
+from txbroker.delegation.grant_state import Strays
 
 KINDS = ("kill", "break", "full", "crowd")
 NODES = ("root", "child")
@@ -110,6 +112,24 @@ def test_parent_that_has_lost_its_own_zone_commits_nothing(flow: str) -> None:
         if tree.was_delegated is not None and not is_committing:
             is_delegated = tree.root.node_grant.table.get("z") is not None
             assert is_delegated == tree.was_delegated, tree.struck[0].place
+
+
+def test_what_a_parent_took_for_a_zone_that_it_had_forgotten_is_handed_on() -> None:
+    """It has lost its disk, and its child comes after the first publish."""
+    tree = join(seed=1)
+    tree.clock.run(2.0)
+    check_joined(tree)
+    root, child = tree.root, tree.child
+    tree.look = lambda: None  # type: ignore[method-assign]  # two nodes serve the zone meanwhile
+    root.stop()
+    root.disk = Disk(root)
+    root.start()
+    root.zone.publish("z/x", 1, lambda _: None)
+    tree.clock.run(HEALED)
+
+    assert child.zone.accepts("z/x") and not root.zone.accepts("z/x")
+    assert [Strays(apex="z", after=0, through=root.zone.offset)] == root.collected
+    assert root.zone.retained.get("z/x") is None
 
 
 @settings(max_examples=100, deadline=None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
+from txbroker.delegation.peer_checks import AHEAD
 from txbroker.directory.members import LIMIT, RECORDS, REMOVED, SLICE, Member, Members
 
 checked = checking(Members)
@@ -59,6 +61,18 @@ def test_the_greater_version_counts() -> None:
         node = members("a", *order)
 
         assert node.get("b") == new
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_version_far_above_is_not_taken(is_list: bool) -> None:
+    """Nothing could ever supersede one of 2^64-1; what is told beside it counts."""
+    node = members("a", member("b", 1))
+    merge = node.merge_list if is_list else node.merge
+    merge([member("b", 2**64 - 1), member("c", 2**64 - 1), member("d", 7)])
+    merge([member("b", 1 + AHEAD), member("c", 3)])
+
+    versions = {one.name: one.version for one in node.all if one.name != "a"}
+    assert {"b": 1 + AHEAD, "c": 3, "d": 7} == versions
 
 
 def test_a_node_is_right_about_itself() -> None:
