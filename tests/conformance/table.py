@@ -23,16 +23,17 @@ NOT_COVERED = "not covered yet"
 HEAD = """\
 # Conformance to MQTT 3.1.1
 
-Every normative statement of the OASIS Standard of 29 October 2014 (its appendix B), in short and
-in our words, with the tests that show it. `make test` runs them: against one node alone, and those
-that take `brokers` also against one with `journal: qos12`, and against a tree of three nodes, the
-publisher at one, the subscriber at another, the topics owned by the first, by the second and by the
-third. `TXBROKER_CONFORMANCE=HOST:PORT` points the suite at any running MQTT 3.1.1 broker instead.
+This page has every normative statement of the OASIS Standard of 29 October 2014 (its appendix B).
+The statements are in short and in our words, with the tests that show them. `make test` runs all
+tests against one node alone. The tests that take `brokers` also run against a node with
+`journal: qos12`, and against a tree of three nodes. In the tree, publisher and subscriber are at two
+nodes. The first, the second and the third node owns the topics in turn.
+`TXBROKER_CONFORMANCE=HOST:PORT` points the suite at any running MQTT 3.1.1 broker instead.
 
-A test that is named for a statement fails when the line that obeys it is taken out. The column
-*who* says whom the statement binds; *both* includes what binds the client so that the server has to
-refuse a breach. The tables are written by `python -m tests.conformance.table`, and a test compares
-them with the tests that there are.
+A test that is named for a statement fails when the line that obeys the statement is taken out. The
+column *who* says whom the statement binds. *both* includes statements that bind the client so that
+the server has to refuse a breach. `python -m tests.conformance.table` writes the tables. A test
+compares them with the tests of the suite.
 
 [MQTT-3.8.3-4] is printed as [MQTT-3-8.3-4] in the standard.
 """
@@ -44,9 +45,10 @@ LEVEL5_TITLE = "# Conformance to MQTT 5.0"
 LEVEL5_HEAD = f"""
 {LEVEL5_TITLE}
 
-Every normative statement of the OASIS Standard of 7 March 2019 (its appendix B), as above. Tests of
-`tests/conformance/level5` run on the same nodes and trees as those of 3.1.1. *{NOT_COVERED}* stands
-where no test shows a statement that binds the server; [mqtt5.md](mqtt5.md) says what is missing.
+Below is every normative statement of the OASIS Standard of 7 March 2019 (its appendix B), as above.
+Tests of `tests/conformance/level5` run on the same nodes and trees as the tests of 3.1.1.
+*{NOT_COVERED}* stands where no test shows a statement that binds the server. [mqtt5.md](mqtt5.md)
+says what is missing.
 """
 
 TABLES = {
