@@ -3,7 +3,7 @@ The wills that a zone has accepted: each once, whichever node sends it (protocol
 
 No node knows for certain that another node is dead. So several nodes may send a client's will, and
 the client's own node sends it when it is back. An accepted will leaves a mark like a publish
-stream: the mark is written with the record and moves with the zone.
+stream. The mark is written with the record and moves with the zone.
 
 A mark expires by lived time:
 

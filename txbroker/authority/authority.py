@@ -1,16 +1,18 @@
 """
-One zone at its authoritative node.
+A zone at its authoritative node.
 
-What is decided here: the order of the zone's messages (their offsets), what is retained, and when a
-message may be delivered and acknowledged: QoS 1 and 2 when they are durable, QoS 0 at once
-(protocol rules 3 and 5). What is not: how an edge comes and what it wants (the `EdgeRegistry`), how
-parts of the zone go and come back (`SubtreeTransfer`), whether a topic is ours now (the
-`ZoneScope`), how a copy travels (an `EdgePort` does that), how it is stored (the `ZoneJournal`),
-who may own the zone (the delegation table and the parent), what a client of an edge is told.
+The authority decides the order of the zone's messages (their offsets), and which messages are
+retained. It decides when a message may be delivered and acknowledged: QoS 1 and 2 when they are
+durable, QoS 0 at once (protocol rules 3 and 5). Other modules decide the rest. The `EdgeRegistry`
+decides how an edge comes and with which interest, `SubtreeTransfer` how parts of the zone go and
+come back. The `ZoneScope` decides whether a topic is the zone's now. An `EdgePort` decides how a
+copy travels, the `ZoneJournal` how a message is stored. The delegation table and the parent decide
+who may own the zone, and the edge what its client is told.
 
-Deliveries to one edge form one stream, and everything whose place among them matters travels in it:
-answers to interest requests with the retained messages (rule 9), zone cuts and the end of the zone
-(rule 13). A message taken here goes to edges and nowhere else: that is why no loop can form.
+Deliveries to one edge form one stream. Everything whose place among the deliveries matters travels
+in that stream: answers to interest requests with the retained messages (rule 9), zone cuts, and the
+end of the zone (rule 13). A message taken here goes to edges and nowhere else: that is why no loop
+can form.
 
 A record of QoS 1 or 2 passes five marks in order: given an offset, written, durable, delivered,
 acknowledged. The journal moves the first three, the `CommitQueue` the fourth, a link the last.
@@ -94,10 +96,10 @@ class Authority:
         """
         Give the message an offset and append it; return the verdict.
 
-        A message of QoS 1 or 2 is delivered once it is durable; then the source of a TAKEN one's
-        `receipt` is told. `key` and `sequence` are the origin id of a message from another node;
-        QoS 0 has none. A will that was accepted before is TAKEN again without a second record: its
-        receipt waits for the first one.
+        A message of QoS 1 or 2 is delivered once it is durable. Then the source hears of the
+        `receipt` of a TAKEN message. `key` and `sequence` are the origin id of a message from
+        another node; QoS 0 has none. A will that was accepted before is TAKEN again without a
+        second record: its receipt waits for the first one.
         """
         topic = message.topic
         if topic not in self._ours:
@@ -200,7 +202,7 @@ class Authority:
         """
         Return the offset of the last durable QoS 1 or 2 record that was delivered to the edges.
 
-        A QoS 0 record does not count: no edge waits for it, and after a crash another record may
+        A QoS 0 record does not count. No edge waits for it, and after a crash another record may
         have its offset. A reported position must not exceed the offsets that survive a crash.
         """
         return self._settling.through
@@ -404,7 +406,7 @@ class Authority:
         """
         Add the marks of a parent that had forgotten this zone; return False if there is no room.
 
-        They are durable with the next group commit.
+        The marks are durable with the next group commit.
         """
         if not self.reception.may_begin(k for k in marks if will_of_mark(k) is None):
             return False

@@ -1,10 +1,10 @@
 """
-What an authority has taken and may not show yet: it waits, in order, until it is durable.
+Records that an authority has taken and may not show yet: each waits, in order, until it is durable.
 
-This is the one place of a zone that knows what waits for which offset. Everything whose place among
-the records matters waits in the same queue: the records, who is to hear that they are safe (a
-receipt each), answers to interests, cuts, the marks of a Welcome, each behind the last record that
-was taken before it.
+Of a zone's parts, only this queue knows what waits for which offset. Everything whose place among
+the records matters waits in the same queue, behind the last record that was taken before it:
+records, receipts, answers to interests, cuts, the marks of a Welcome. A receipt names who is to
+hear that a record is safe.
 
 An entry has three states: taken, durable, settled. The authority takes an entry at the end of the
 queue. The journal tells an offset up to which records are durable. The queue then gives up entries
@@ -37,14 +37,16 @@ class PublishSource(Protocol):
 
 
 Receipt = tuple[PublishSource, Any]
-"""Who is to hear that a publish is safe, and the ticket by which the source knows it."""
+"""
+The source that is to hear that a publish is safe, and the ticket by which it knows the publish.
+"""
 
 Taken = tuple[int, Record | Run | Action | None, MarkKey | None, int, Receipt | None]
 """
-One queue entry: its offset, its content, the origin id of a publish of another node, the receipt.
+A queue entry: its offset, its content, the origin id of a publish of another node, the receipt.
 
-The content is a record of QoS 1 or 2, a run of them without retained messages, an action, or None
-for a receipt alone. The origin id is that of a run's last message.
+The content is a record of QoS 1 or 2, a run of such records without retained messages, or an
+action. The content is None for a receipt alone. The origin id is that of a run's last message.
 """
 
 

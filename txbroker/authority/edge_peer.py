@@ -98,7 +98,7 @@ class OpenedLink:
 @attrs.define(eq=False)
 class EdgePeer:
     """
-    One edge at the authority: its interest and, while it is connected, its port.
+    An edge at the authority: its interest and, while it is connected, its port.
 
     - `stream`, `opened`: number and origin of the edge's last link.
     - `has_come`: True if this life of the edge has connected here.
@@ -257,7 +257,7 @@ class EdgeGreeting:
 
         Another process may count its lives from a lower number: its folder is a copy or new, and
         the clock went back. The owner's token then decides which process came last. A life that
-        only another node reported is older than any life that connects: otherwise a lie would lock
+        only another node reported is older than any life that connects. Otherwise a lie would lock
         the edge out.
         """
         if not known.has_come:

@@ -39,8 +39,8 @@ class _Receivers:
 
 class EdgePeers:
     """
-    The edges of one zone, connected or not. `reclaimed` gives the apexes that came back to it and
-    that no edge was told of by an earlier owner, each with the offset that it starts behind.
+    The edges of one zone, connected or not. `reclaimed` gives the apexes that came back to the zone
+    and of which no earlier owner told an edge. Each apex has the offset that it starts behind.
     """
 
     def __init__(self, router: Router, reclaimed: Callable[[], dict[str, int]] = dict) -> None:
@@ -133,7 +133,7 @@ class EdgePeers:
         """
         Add an edge that came with a subtree; its deliveries of the subtree wait behind `offset`.
 
-        A connected life stays, even if the interest names a later one: no other node knows better
+        A connected life stays, even if the interest names a later life. No other node knows better
         which life is the last.
         """
         peer = self._known.get(interest.edge)
@@ -182,8 +182,8 @@ class EdgePeers:
             self.forget(peer, reason)
 
     def _make_room(self) -> None:
-        # The longest known absent edge is evicted; it begins anew if it comes back. One with open
-        # claims would lose what it inherited, so such an edge is the last one to go.
+        # The longest known absent edge is evicted; it begins anew if it comes back. An edge with
+        # open claims would lose what it inherited, so such an edge is the last one to go.
         if len(self._known) >= PEERS:
             away = [peer for peer in self._known.values() if peer.port is None]
             oldest = next((peer for peer in away if not peer.open_claims()), next(iter(away), None))

@@ -134,8 +134,8 @@ class EdgeRegistry:
         """
         True if the zone has room for these edges.
 
-        Only low-water marks count: they are of all connected edges, and an edge that is known and
-        was not heard for too long comes as a new one.
+        Only low-water marks count: these are of all connected edges. An edge that is known and was
+        not heard for too long comes as a new edge.
         """
         return self._journal.has_room_for(edges)
 

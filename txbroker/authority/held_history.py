@@ -1,9 +1,10 @@
 """
-What a zone holds for its first subscriber (`hold_first` in the topology).
+The history that a zone holds for its first subscriber (`hold_first` in the topology).
 
 A held filter is *untouched* until somebody subscribes to a filter that meets it. That first answer
-to an interest brings the history: the records of QoS 1 and 2 in the present part of the journal
-that match both filters, in order. From then on the held filter means nothing; that is durable.
+to an interest brings the history. The history has the records of QoS 1 and 2 in the present part of
+the journal that match both filters, in order. From then on the held filter means nothing; that is
+durable.
 
 An edge may come with interests that it asks nothing for: their sessions subscribed before. A filter
 that such an interest meets for two looks in a row is touched, too, without history. An edge with a

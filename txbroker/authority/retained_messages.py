@@ -1,9 +1,9 @@
 """
 The retained messages of a zone, up to a million.
 
-Each is stored as its topic's name and one value of QoS, properties and payload, which the store
-shares; a long value stays in the store's value file. A `Message` is made per request, and
-concurrent requests share it.
+A retained message is stored as its topic's name and one value of QoS, properties and payload. The
+store shares equal values, and keeps a long value in its value file. A `Message` is made per
+request, and concurrent requests share it.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class SubtreeTransfer:
         """
         Fence the subtree; return the offset of the last QoS 1 or 2 record before the fence.
 
-        A QoS 0 offset would never be reached: a position counts QoS 1 and 2 only, so a waiter would
-        wait for ever. The rest may be copied when all earlier publishes have settled (`in_order`).
+        A waiter for a QoS 0 offset would wait for ever: a position counts QoS 1 and 2 only. The
+        rest may be copied when all earlier publishes have settled (`in_order`).
         """
         self._zone_scope.fence(source.apex)
         return self._authority.durable_at
@@ -117,7 +117,7 @@ class SubtreeTransfer:
         else:
             self._authority.discard_retained(apex)
             for peer in self._peers:
-                # A connected edge may still receive records of the subtree before the cut, and
+                # A connected edge may still receive records of the subtree before the cut. It
                 # withdraws its filters itself at the cut.
                 if peer.port is None:
                     self._peers.remove_within(peer, apex)

@@ -1,8 +1,8 @@
 """
 The topics that a node serves now: all within its zone's apex, without its cuts and fences.
 
-DNS calls this a server's bailiwick. A fence stops publishes and interests (protocol rule 12): a
-subtree's next owner would never hear of an interest from after the fence.
+DNS calls this a server's bailiwick. A fence stops publishes and interests (protocol rule 12).
+Otherwise a subtree's next owner would never hear of an interest from after the fence.
 """
 
 from __future__ import annotations

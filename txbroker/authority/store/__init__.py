@@ -1,1 +1,1 @@
-"""What an authority keeps on disk: the zone's checkpoint, its reserved offsets."""
+"""An authority's state on disk: the zone's checkpoint, its reserved offsets."""

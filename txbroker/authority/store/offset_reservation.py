@@ -1,10 +1,10 @@
 """
 SHELL: offsets that may have been handed out, so that none is ever used twice (protocol rule 3).
 
-QoS 0 is delivered before it is durable, and with `interval` or `memory` so is the rest. What a
-crash of the machine (with `memory`: of the process) then takes from the journal had offsets that
-others have seen. So a bound above all that were handed out is durable, well ahead; after such a
-crash the part goes on above it, and what lies between stays empty for ever.
+QoS 0 is delivered before it is durable, and with `interval` or `memory` so is the rest. A crash of
+the machine (with `memory`: of the process) then takes records from the journal whose offsets others
+have seen. So a bound above all offsets that were handed out is durable, well ahead. After such a
+crash the part goes on above the bound, and the hole below stays empty for ever.
 """
 
 from __future__ import annotations

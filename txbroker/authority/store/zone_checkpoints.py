@@ -1,11 +1,11 @@
 """
 SHELL: what a crash must not forget of a zone: its checkpoint, and what is replayed behind it.
 
-The journal is the truth. Retained messages, marks and unclaimed inheritances are kept in tables as
-of one offset (the checkpoint), written now and then; after a crash the batches behind it are
-replayed. What changed is written in slices, the checkpoint with the last of them: what was written
-already is only newer than the one before says. Whole changes (a subtree that came in) are written
-together with their checkpoint.
+The journal is the truth. Tables keep retained messages, marks and unclaimed inheritances as of one
+offset (the checkpoint), and are written now and then. After a crash the batches behind the
+checkpoint are replayed. Changes are written in slices, the checkpoint with the last slice. A row
+from an earlier slice is only newer than the checkpoint before says. Whole changes (a subtree that
+came in) are written together with their checkpoint.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class ZoneCheckpoint:
         self.offset = known.offset if is_own else 0
         state = self._as_saved(lambda offset: offset if is_own else 0)
         if known.epoch and not is_own:
-            # The same after a crash between the part's beginning and its first commit.
+            # The batches behind the checkpoint are also replayed after a crash between the part's
+            # beginning and its first commit.
             assert own is not None, "who begins a part so has the one before"
             self._replay(own, known.offset, state)
             for apex, _ in self._absorbed():

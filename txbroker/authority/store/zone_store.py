@@ -1,10 +1,10 @@
 """
 SHELL: the durable side of a node's zone: its journal part, and how far the part is durable.
 
-A zone that begins an epoch without having come from elsewhere goes on from its own earlier part,
-with all that was known there: it was restored from a copy.
+A zone may begin an epoch without having come from elsewhere: it was restored from a copy. Then it
+goes on from its own earlier part, with everything that was known there.
 
-The authority appends records during a turn. The group commit closes a group at its end, and tells
+The authority appends records during a turn. The group commit closes a group at its end. It tells
 when the group is as safe as the node promises. Then `durable` rises to the group's last offset, and
 the authority settles what it covers. A checkpoint (`ZoneCheckpoint`) follows, never one of what did
 not settle.
