@@ -1,9 +1,9 @@
 """
 The delivery stream from an owner, as an edge takes it off a link.
 
-Messages, and everything whose place among them matters, are taken in the order they came in. They
-wait while this node's sessions do not keep up (see `pressure`): at most a window's worth, since no
-credit is returned for what waits.
+Messages, and everything whose place among them matters, are taken in the order they came in.
+Deliveries wait while this node's sessions do not keep up (see `pressure`). At most a window's worth
+waits, since no credit is returned for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STEPS = 64
 
 class DeliveryReceiver:
     """
-    One connection's; `epoch` is what the owner's Welcome said.
+    The delivery stream of one connection; `epoch` is what the owner's Welcome said.
 
     Invariant: consumed_told <= consumed, so that no credit is given twice.
     """
@@ -136,7 +136,7 @@ class DeliveryReceiver:
         """
         Apply the frame's change of the zone's scope to all deliveries behind the frame.
 
-        The call comes with the frame and not in the frame's turn: the deliveries behind the frame
+        The call comes with the frame and not in the frame's turn. The deliveries behind the frame
         are checked before that turn.
         """
         bailiwick = self._packet_reader.bailiwick

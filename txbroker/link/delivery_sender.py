@@ -2,10 +2,11 @@
 The delivery stream from an owner to one edge.
 
 Deliveries and everything whose place among them matters leave through one queue, as far as the edge
-has credit. What an edge is too slow for is not kept here: from then on the stream reads it from the
-journal again, when its turn comes. So an edge that falls behind costs a number, not memory, and a
-catch-up after a broken link is the same thing from the start. As long as something is to be read,
-what comes in is left to the journal, too: a catch-up may take hours, and costs no more for that.
+has credit. The queue keeps nothing for which an edge is too slow. From then on the stream reads
+from the journal again, when its turn comes. So an edge that falls behind costs a number, not
+memory. A catch-up after a broken link is the same from the start. As long as something is to be
+read, new records are left to the journal, too. A catch-up may take hours, and costs no more for
+that.
 
 A link is live, or reads. Too many bytes, or an edge that resumes, begin a read. The read ends at
 the last offset that was delivered. Bytes are on the way until the edge says that it consumed them.
@@ -91,10 +92,10 @@ class _Backlog:
 
 class DeliverySender:
     """
-    What is to be sent to the edge `peer`, in order.
+    The deliveries to the edge `peer`, in order.
 
-    `queued` are the bytes of live messages that wait here, `consumed` those of all that the edge
-    has taken off the link; `retained`: how many retained messages wait.
+    `queued` are the bytes of live messages that wait here. `consumed` are the bytes of all messages
+    that the edge has taken off the link; `retained`: how many retained messages wait.
 
     Invariant: consumed <= bytes sent; the end of a read <= what the authority delivered.
     """
@@ -168,7 +169,7 @@ class DeliverySender:
         """
         Enqueue a live message or run; return False if it is dropped.
 
-        Excess QoS 1 and 2 are read from the journal later; excess QoS 0 is dropped, as no journal
+        Excess QoS 1 and 2 are read from the journal later. Excess QoS 0 is dropped, as no journal
         has it.
         """
         is_full = self.queued > OVERFLOW

@@ -1,10 +1,11 @@
 """
 Questions for marks that wait: about streams to zones that their owner has forgotten.
 
-A root that lost its disk serves the zones of its children until they are back. It does not know
-what a child has taken of an edge. With the answer "nothing" the edge would publish here what the
-child has, and the child would get that again. So the answer waits: until the child is back, and its
-own marks count, or for `PATIENCE`. A child that is gone for good must not hold its edges for ever.
+A root that lost its disk serves the zones of its children until they are back. Such a root does not
+know what a child has taken of an edge. With the answer "nothing" the edge would publish here what
+the child has, and the child would get that again. So the answer waits: until the child is back, and
+its own marks count, or for `PATIENCE`. A child that is gone for good must not hold its edges for
+ever.
 """
 
 from __future__ import annotations

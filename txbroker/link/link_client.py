@@ -1,10 +1,10 @@
 """
 The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
 
-One object for each connection; bytes in by `packet_reader` and `work`, bytes out by `write`. Its
-life: Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online; only then
-it is the route's port and takes publishes. These go out by its `PublishSender`, deliveries to its
-`DeliveryReceiver`; whether the owner may say what it says its `OwnerChecks` knows.
+Each connection has one object. Bytes come in by `packet_reader` and `work`, and go out by `write`.
+Its life: Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online. Only
+an online end is the route's port and takes publishes. The publishes go out by its `PublishSender`,
+deliveries to its `DeliveryReceiver`. Its `OwnerChecks` know whether the owner may say what it says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 An edge as its owner's authority and the coordinators of groups reach it: over the edge's link.
 
-What they deliver waits in `DeliverySender` until the edge has credit for it.
+The deliveries of a port wait in `DeliverySender` until the edge has credit for them.
 """
 
 from __future__ import annotations

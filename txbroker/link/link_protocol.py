@@ -29,7 +29,7 @@ _HEARTBEAT_FRAME = encode_frame(LinkFrame(heartbeat=Heartbeat()))
 
 class LinkEnd(Interface):
     """
-    One end of a link, as its connection sees it.
+    An end of a link, as its connection sees it.
 
     `may_speak`: True if this end may send frames; the dialing end speaks first.
     """

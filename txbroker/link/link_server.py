@@ -1,9 +1,10 @@
 """
 The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 
-One object for each connection; bytes in by `packet_reader` and `work`, bytes out by `write`. It is
-the `EdgePort` of its peer. What is delivered leaves through `DeliverySender`, as far as the edge
-has credit; answers to publishes leave when these are durable, and need none (protocol rule 20).
+Each connection has one object. Bytes come in by `packet_reader` and `work`, and go out by `write`.
+The object is the `EdgePort` of its peer. Deliveries leave through `DeliverySender`, as far as the
+edge has credit. Answers to publishes leave when these are durable, and need no credit (protocol
+rule 20).
 
 A link is new, then has its Hello, then its peer, then is lost or over. Only a link with a peer
 takes publishes and gives deliveries. A frame that breaks a rule closes the connection.
@@ -327,8 +328,8 @@ class LinkServer(LinkPort):
             self._close(f"a newer link of edge {greeting.edge!r} is known")
             return
         self.peer, caught_up = accepted
-        # After `connect`, which has discarded marks that the edge no longer needs: otherwise an
-        # edge at the limit could not return.
+        # This call follows `connect`, which has discarded marks that the edge no longer needs.
+        # Otherwise an edge at the limit could not return.
         if not authority.reception.begin(self._mark):
             self.close(MANY_MARKS)
             return

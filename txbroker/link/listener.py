@@ -145,7 +145,7 @@ class LinkListener(Factory):
         Return the origin of the link; None if the Hello is not of the edge that showed the token.
 
         The edge got the epoch transitions together with its token. Later transitions would never
-        reach the edge, which had no stream yet; so an outdated token gets None too, and the edge
+        reach the edge, which had no stream yet. So an outdated token gets None too, and the edge
         asks again.
         """
         connection, known = self._shown.pop(token, (None, None))

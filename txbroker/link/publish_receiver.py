@@ -1,13 +1,14 @@
 """
-What an owner takes from one edge on one link: its publish streams.
+The publish streams that an owner takes from one edge on one link.
 
-One stream is opened by the Hello, for what the edge's clients publish now; its sequences follow one
-another. Others bring what waited in outboxes; theirs only grow. Each is a stream of its own: what
-is refused stops it, and nothing behind that is taken before the edge restarts it (protocol rule 1).
-A stream is acknowledged as far as it is durable.
+The Hello opens one stream, for what the edge's clients publish now. Its sequences follow one
+another. Others bring what waited in outboxes; theirs only grow. Each is a stream of its own. A
+refusal stops the stream, and nothing behind the refused publish is taken before the edge restarts
+it (protocol rule 1). A stream is acknowledged as far as it is durable.
 
 A stream flows, or it is stopped. A refusal stops the stream; the edge restarts it. A publish that
-was taken waits in `_open` for its offset to be durable, then raises `taken`, then Taken tells it.
+was taken waits in `_open` for its offset to be durable. Then it raises `taken`, then Taken tells
+it.
 """
 
 from __future__ import annotations

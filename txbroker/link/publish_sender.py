@@ -1,11 +1,12 @@
 """
-What an edge's clients publish now, on its way over one link: the stream that the Hello opens.
+The publishes of an edge's clients on their way over one link: the stream that the Hello opens.
 
-Publishes of a turn leave as one batch; their sequences follow one another. What the edge keeps of
-them by their ids is durable before they leave. QoS 0 goes straight, while nothing is before it.
+Publishes of a turn leave as one batch; their sequences follow one another. The edge's rows for
+their ids are durable before the publishes leave. QoS 0 goes straight, while nothing is before it.
 
-A publish is in the batch, then kept where it must be, then on its way, then consumed by the owner.
-Credit counts from the batch on. A refusal takes out of the batch what has not left, with its bytes.
+A publish is in the batch, then kept where it must be, then on its way. At last the owner has
+consumed it. Credit counts from the batch on. A refusal takes out of the batch what has not left,
+with its bytes.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _MEASURES = ("size", "count")
 
 class PublishSender:
     """
-    One connection's; `epoch` is what the owner's Welcome said. `due` is called when a batch is to
-    leave at the end of the turn, by `send_batch`. While it `is_blocked` nothing is sent.
+    The publish stream of one connection; `epoch` is what the owner's Welcome said. `due` is called
+    when a batch is to leave at the end of the turn, by `send_batch`. While it `is_blocked` nothing
+    is sent.
 
     Invariant: 0 <= consumed <= sent; batch_first <= next.
     """

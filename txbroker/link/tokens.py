@@ -97,6 +97,6 @@ class Tokens:
 
 
 def _owner(given: Token) -> tuple[str, int, EdgeLife]:
-    # The key has the process, not the name alone: a caller that forges an edge's name knows no life
+    # The key has the process, not the name alone. A caller that forges an edge's name knows no life
     # of the edge, and so evicts no token of it.
     return given.edge, given.incarnation, given.life
