@@ -1,10 +1,10 @@
 """
 CORE: the rows of a node's delivery ledger, and their stored and sent form.
 
-The ledger records the outcome of each message for durable sessions: acknowledgements of clients,
-the offsets at which subscriptions begin and end, drops. The ledger decides nothing: no message is
-sent, stored or acknowledged because of it. A comparison with the journals finds lost messages
-(docs/pipeline/audit.md).
+The ledger records the outcome of each message for durable sessions. Its rows are acknowledgements
+of clients, drops, and the offsets at which subscriptions begin and end. The ledger decides nothing:
+no message is sent, stored or acknowledged because of it. A comparison with the journals finds lost
+messages (docs/pipeline/audit.md).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LedgerKind(enum.IntEnum):
 
 class LedgerRow(NamedTuple):
     """
-    One row of the ledger; `time` is UTC in microseconds. Fields that a kind does not use are empty.
+    A row of the ledger; `time` is UTC in microseconds. Fields that a kind does not use are empty.
     """
 
     kind: LedgerKind

@@ -74,7 +74,7 @@ class Records:
         message = Message(topic, payload, qos, retain, client, None, node, packet, properties)
         expiry = message.expiry
         if expiry is not None:
-            # It is not cached: what is left of its interval changes.
+            # Such a message is not cached: the rest of its interval changes.
             return Record(offset, message.with_expiry(expiry - self.age(offset)))
         record = self._made[place] = Record(offset, message)
         self._made_size += MADE_BYTES + 2 * len(packet)

@@ -1,7 +1,7 @@
 """
 SHELL: the journal parts of this node, as readers with their own offsets see them.
 
-Readers see synced records only, whatever `durability` says: no crash removes such a record, so no
+Readers see synced records only, whatever `durability` says. No crash removes a synced record, so no
 other record ever gets its offset. Sessions may read further (`journal/history/journal_reader.py`).
 """
 

@@ -200,9 +200,9 @@ class JournalReader:
         done(search.verdict)
 
     def _log_part(self, event: str, part: JournalId, reason: str) -> None:
-        # Sessions ask again twice a second, or every ten seconds for a cut-off part, and for ever
-        # if the part's node is gone. Such a session gets no record behind the part. So the log has
-        # each reason once.
+        # Sessions ask again twice a second, or every ten seconds for a cut-off part. They ask for
+        # ever if the part's node is gone. Such a session gets no record behind the part. So the log
+        # has each reason once.
         if self._told.get(part) == reason:
             return
         self._told[part] = reason
@@ -304,7 +304,7 @@ class _Search:
         """
         Return whether the part may still be found.
 
-        A cut-off part is searched again, whatever other nodes answer: a node further up knows less,
+        A cut-off part is searched again, whatever other nodes answer. A node further up knows less,
         and may never know more. A reclaim of the zone above cuts off no part of a silent node that
         still has its own zone.
         """

@@ -8,7 +8,7 @@ client. A short disk leaves rows out: they are counted, and a later row records 
 (`LedgerKind.GAP`).
 
 A table stores the ledger's next row number, in one batch with the state of the sessions. So the
-ledger detects a loss of power that took rows but not the changes of sessions; lost row numbers are
+ledger detects a loss of power that took rows but not the changes of sessions. Lost row numbers are
 not reused.
 """
 

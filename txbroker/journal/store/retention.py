@@ -1,10 +1,11 @@
 """
 SHELL: what of the journals is kept, and for whom.
 
-Age and size say what the history keeps; the low-water mark of each edge (the lowest cursor or open
-flow of its sessions, protocol rule 6) says what must stay beyond that, as long as `session_limits`
-allow: an edge that has not been heard of for longer than sessions live, or a journal that has
-outgrown its size by what sessions may hold, is waited for no longer.
+Age and size say what the history keeps. The low-water mark of each edge says what must stay beyond
+that, as long as `session_limits` allow. That mark is the lowest cursor or open flow of the edge's
+sessions (protocol rule 6). Retention stops waiting for an edge that has not been heard of for
+longer than sessions live. It also stops waiting for a journal that has outgrown its size by what
+sessions may hold.
 
 A mark begins when an edge comes, rises as the edge tells, and goes when the edge is forgotten. A
 trim deletes whole segments, the oldest first, up to the lowest mark. A part that nobody needs is
@@ -55,9 +56,9 @@ class RetentionPolicy:
 @attrs.frozen(kw_only=True)
 class HeldPart:
     """
-    What an edge holds back of a part, `client_id` alone at least ("": no session of it is named):
-    about so many bytes, the first of them written at `since` (microseconds UTC). The edge has told
-    its marks `silent` seconds ago, as the node has lived.
+    The records of a part that an edge holds back: about so many bytes, the first written at `since`
+    (microseconds UTC). `client_id` alone holds back at least these ("": no session is named). The
+    edge has told its marks `silent` seconds ago, as the node has lived.
     """
 
     edge: str
@@ -374,7 +375,7 @@ class Retention:
 
 def _has_heard(places: Collection[JournalId], part: JournalId) -> bool:
     """
-    True if an edge that names these parts has heard of the part, or of a later part of its zone.
+    True if an edge that names these parts has heard of the part, or of a later part of the zone.
     """
     return any(one.zone == part.zone and one.epoch >= part.epoch for one in places)
 
