@@ -2,11 +2,11 @@
 SHELL: the group commit: when logs are written and synced, and who may go on after it.
 
 Whoever stages something in a log touches it here and asks for a call when it is durable. At the end
-of the turn all that was staged is written, of very much a slice in each turn; then, by
-`Durability`, one sync in a thread serves all that arrived since the one before. Actions run on the
-loop, in the order in which they were asked for, never before what they wait for is as safe as the
-node promises. A sync for which nobody waits is put off, as one costs more than all else that is
-done for a message.
+of the turn all staged entries are written, very many of them by a slice in each turn. Then, by
+`Durability`, one sync in a thread serves all that arrived since the sync before. Actions run on the
+loop, in the order in which they were asked for. No action runs before its entries are as safe as
+the node promises. A sync for which nobody waits is put off. One sync costs more than all other work
+for a message.
 
 An action passes four queues: `_waiting` (for what is staged), `_next` (for the sync to come),
 `_running` (for the sync that runs), `_ready`. A write moves actions to `_next`, a sync on to
@@ -43,7 +43,7 @@ SLICE = 2 * 1024 * 1024
 """
 Bytes of each log that the committer writes in one turn.
 
-The system may need 30 ms for a record of 16 MB, and the node serves no client in that time.
+The system may need 30 ms for a record of 16 MB. The node serves no client in that time.
 """
 
 MOST_BEHIND = 64 * 1024 * 1024
@@ -51,8 +51,8 @@ ENTRY = 256
 """
 Bytes that may wait for a sync, and the bytes that each entry counts beside its own size.
 
-Unsynced records stay in memory until they are acknowledged. Without the limit, a disk that stalled
-for 8 s raised the memory of a node from 80 to 900 MB.
+Unsynced records stay in memory until they are acknowledged. Without the limit, the memory of a node
+rose from 80 to 900 MB while its disk stalled for 8 s.
 """
 
 LADEN = 8 * 1024 * 1024
@@ -74,7 +74,7 @@ _Action = Callable[[], None]
 
 
 class Durability(enum.Enum):
-    """What holds when an action runs: synced; written; staged, and written soon."""
+    """The state of the entries when an action runs: synced; written; staged, and written soon."""
 
     SYNC = "sync"
     INTERVAL = "interval"
@@ -101,7 +101,7 @@ class CommitEvents:
 
 
 class _Group(NamedTuple):
-    """Who waits until logs are written up to these entries, and not for what is staged later."""
+    """Actions that wait until logs are written up to these entries, and not for later entries."""
 
     actions: deque[_Action]
     through: dict[SegmentLog, int]
@@ -171,8 +171,8 @@ class Committer:
         Register a log. The committer writes and syncs the log that `is_first` before the other logs
         of a turn.
 
-        A crash between two steps then leaves the statements of that log about the others, and not
-        their statements about it.
+        A crash between two steps then leaves the statements of that log about the others. It never
+        leaves their statements about a missing entry of that log.
         """
         self._logs[log] = None
         if is_first:

@@ -6,9 +6,9 @@ stop at a watermark before that, `limits.disk_free`. Below the watermark the nod
 acknowledges publishes, and skips none. Subscriptions, deliveries and their acknowledgements
 continue.
 
-Three conditions make the node *short*: too few free bytes, a write that the disk refused
-(`set_full`), and too many bytes that wait for a sync (`set_behind`). The watermark notifies its
-listeners when `is_short` changes, and runs waiting actions when it becomes False.
+Three conditions make the node *short*: too few free bytes, a refused write (`set_full`), too many
+bytes that wait for a sync (`set_behind`). The watermark notifies its listeners when `is_short`
+changes, and runs waiting actions when it becomes False.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class LivedTime:
         """
         Return the reading at a moment of an earlier process, from the wall clock then.
 
-        Only the wall clock at the start of this process counts. One that went back counts as no
+        Only the wall clock at the start of this process counts. A clock that went back counts as no
         time.
         """
         return self._before - max(self._started - time, 0)

@@ -2,7 +2,8 @@
 SHELL: a log: numbered entries in segment files, appended at the end, dropped at the beginning.
 
 `append` stages in memory, `write` hands everything staged to the system in one call, `sync` makes
-what was written durable. Who decides when is the committer. Nothing that was written ever changes.
+what was written durable. The committer decides when each of the three runs. Nothing that was
+written ever changes.
 
 An entry is staged, then written, then synced, then, much later, trimmed. Entries change their state
 in the order of their numbers. Three numbers say how far each change has come.
@@ -53,11 +54,11 @@ class _Staged(NamedTuple):
 
 class SegmentLog(LogReader):
     """
-    One log in one folder. Entries are numbered from 1 on; a number is never used twice.
+    A log in one folder. Entries are numbered from 1 on; a number is never used twice.
 
-    `first` is the number of the first entry kept, `next` the one that the next entry gets, `synced`
-    the last one known to be durable, `written` the last one that can be read, `staged` the bytes
-    that are not written yet, of so many `staged_entries`.
+    `first` is the number of the first entry kept, `next` the number that the next entry gets.
+    `synced` is the last entry known to be durable, `written` the last entry that can be read.
+    `staged` are the bytes that are not written yet, of so many `staged_entries`.
 
     Invariant: synced <= written < next, and first <= written + 1.
 
@@ -108,7 +109,7 @@ class SegmentLog(LogReader):
         self._safe = 0  # the newest segment that was synced since the log was opened
         self._told = 0  # the newest segment written to `newest_segment` since then
         self._failure: StoreError | None = None
-        # The `synced` field of the batches of a failed write. A retry must repeat every byte: a
+        # The `synced` field of the batches of a failed write. A retry must repeat every byte. A
         # loss of power may leave sectors of both writes, and a mix reads as damage.
         self._tried: int | None = None
         self._begun = 0  # bytes of the first staged body that are written; its head is not

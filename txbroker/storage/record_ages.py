@@ -25,9 +25,9 @@ class RecordAges:
     """
     The dates of one log's entries; entries up to `last` are older than this process.
 
-    A mark is a pair: entries up to the second number were appended by the first, a reading of the
-    clock. An entry is dated up to a `STEP` too late, and never too early: a message must not expire
-    early.
+    A mark is a pair of a clock reading and a number. Entries up to the number were appended by that
+    reading. An entry is dated up to a `STEP` too late, and never too early: a message must not
+    expire early.
     """
 
     def __init__(self, clock: LivedTime, last: int) -> None:

@@ -1,8 +1,8 @@
 """
 SHELL: recovers a log at the start of a process: which batches are whole, torn or corrupt.
 
-A crash leaves the log so: unsynced writes reach the disk in any order, page by page, or not at all.
-Synced writes stay. So a batch that fails its check was
+In a crash unsynced writes reach the disk in any order, page by page, or not at all. Synced writes
+stay. So a batch that fails its check was
 
 - torn by a crash, if no later batch records its entry as synced. Also, either no valid batch
   follows, or a sector of zeros marks a page that never reached the disk;
@@ -11,7 +11,7 @@ Synced writes stay. So a batch that fails its check was
 Recovery cuts a torn tail off, and refuses a corrupt log.
 
 Each batch records up to which entry the log was synced at its write. So the scan begins at the last
-segment and ends where a batch proves all earlier entries synced: usually after one segment.
+segment. It ends where a batch proves all earlier entries synced: usually after one segment.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class BatchHead(NamedTuple):
 @attrs.define(eq=False, kw_only=True)
 class Segment:
     """
-    One segment file, as far as it was read.
+    A segment file, as far as it was read.
 
     The module docstring defines `previous` and `follows`. `end` is the position behind the last
     batch; before a scan, `end` is the size of the file. `index` maps entries to positions of
