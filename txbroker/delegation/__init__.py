@@ -1,1 +1,4 @@
-"""Who serves which zone at which epoch: rules, values and procedures. Pure."""
+"""
+The delegation of zones (which node serves which zone at which epoch): rules, values and procedures.
+Pure.
+"""

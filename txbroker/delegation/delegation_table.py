@@ -1,13 +1,13 @@
 """
-What a node has delegated.
+The delegations of a node.
 
 Rules that live here and nowhere else:
 
 - an apex has at most one delegation, and its epoch only grows, also over a time when nobody held it
-  (protocol rule 11): the next epoch is greater than any that was ever seen;
+  (protocol rule 11). The next epoch is greater than any that was ever seen;
 - a delegation never lapses by time;
-- delegations below an apex belong to the node that serves the apex, so they move along with it,
-  together with every epoch that was seen there, and with the passages that its topics have made.
+- delegations below an apex belong to the node that serves the apex, so they move along with it.
+  Every epoch that was seen there moves with them, and so do the passages that its topics have made.
 
 The table does no I/O. Whoever changes it stores `state()` durably before anybody is told.
 
@@ -36,7 +36,7 @@ The most epoch transitions that the table remembers; an edge that was away for m
 @attrs.frozen(kw_only=True)
 class Delegation:
     """
-    One cut, and all cuts below it at any depth, as its node last told. `since`: the first epoch at
+    A cut, and all cuts below it at any depth, as its node last told. `since`: the first epoch at
     which that node has held it without a break, 0: the present one.
     """
 
@@ -56,10 +56,11 @@ class Delegation:
 @attrs.frozen(kw_only=True)
 class DelegationState:
     """
-    The durable part: delegations in force, the greatest epoch seen per apex, the delegations that
-    an operator took back from a node that has not come to terms with it yet, and for each apex that
-    was taken back so and is nobody else's since, the offset behind which the zone's journal has it;
-    the last passages of topics of the zone, in their order.
+    The durable part of a table. `delegations` are in force; `epochs` has the greatest epoch seen
+    per apex. `reclaimed` are delegations that an operator took back from a node that has not come
+    to terms with that yet. `reclaimed_at` has the apexes that were taken back so and are nobody
+    else's since. Each has the offset behind which the zone's journal has it. `passages` are the
+    last ones of topics of the zone, in their order.
     """
 
     delegations: tuple[Delegation, ...] = ()
@@ -196,7 +197,7 @@ class DelegationTable:
         for apex in [a for a in self._delegations if is_within(a, cut.apex)]:
             del self._delegations[apex]
         self._delegations[cut.apex] = Delegation(cut=cut, below=tuple(below), since=since)
-        # The new owner decides about joins below its apex from now on: a reclaimed cut that stayed
+        # The new owner decides about joins below its apex from now on. A reclaimed cut that stayed
         # here would refuse its node at the wrong parent.
         self._reclaimed = tuple(c for c in self._reclaimed if not is_below(c.apex, cut.apex))
         self._reclaimed_at = {
@@ -239,7 +240,7 @@ class DelegationTable:
         End the delegation by an operator's command; delegations below it stand, as last reported.
 
         The table remembers the ended epoch as a branch until the branch is settled. `offset`: an
-        offset of this zone's journal; between the cut and this offset the journal has no record of
+        offset of this zone's journal. Between the cut and this offset the journal has no record of
         the apex.
         """
         entry = self._delegations[apex]

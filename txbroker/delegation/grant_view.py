@@ -1,5 +1,5 @@
 """
-What a node knows of its place in the tree: its grant, its parent, the zones around its own.
+A node's place in the tree, as the node knows it: its grant, its parent, the zones around its own.
 
 `NodeGrant` changes it. Whoever only asks needs no more than this view.
 """

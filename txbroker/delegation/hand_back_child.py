@@ -5,16 +5,16 @@ Theory of operation. The steps, of which only the parent's commit decides (proto
 
 1. The stored journal is copied, and the zone is served meanwhile.
 2. The node's other roles move away: clients, outboxes, sessions.
-3. The zone moves under two locks: no ownership changes here or below, and no request to the parent
-   overtakes the hand-back. Both are held before the parent takes its own lock: a join in between
-   would wait for the parent, and the parent for this node, until one of them gives up. The node
-   leaves the members, and saves that it is fenced.
+3. The zone moves under two locks. No ownership changes here or below, and no request to the parent
+   overtakes the hand-back. Both locks are held before the parent takes its own lock. A join in
+   between would wait for the parent, and the parent for this node, until one of them gives up. The
+   node leaves the members, and saves that it is fenced.
 4. Bulk copy, fence, rest, as in a handover; then the rest of the journal, and the fence.
 5. The parent reports its commit, and the node saves that the zone is lost.
 
 From the fence on only the parent knows the outcome. So the child asks the parent until the parent
-answers, and a child that dies meanwhile asks at its next start. A failure before the fence rolls
-back: the child serves the zone on, and is a member again.
+answers. A child that dies meanwhile asks at its next start. A failure before the fence rolls back:
+the child serves the zone on, and is a member again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RetiringNode(Protocol):
 
 class HandBackChild:
     """
-    One hand-back.
+    The procedure of one hand-back.
 
     `ownership`: the lock on all changes of ownership. `requests`: the lock on requests to the
     parent.

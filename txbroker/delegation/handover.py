@@ -17,9 +17,9 @@ Theory of operation. The steps stand in the order of protocol rule 12:
 | announces the cut to edges, refers the children below | |
 | grants | opens the zone |
 
-Only the commit decides. A failure before the commit rolls back: the parent serves the zone on, and
-the child's state is of no use. After the commit the parent never serves the zone: a child without
-an answer asks again with the `prepared` epoch, and gets its grant.
+Only the commit decides. A failure before the commit rolls back. Then the parent serves the zone on,
+and the child's state is of no use. After the commit the parent never serves the zone. A child
+without an answer asks again with the `prepared` epoch, and gets its grant.
 """
 
 from __future__ import annotations

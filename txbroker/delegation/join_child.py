@@ -11,8 +11,9 @@ Theory of operation. The child announces what it has, and reads replies until on
 4. Moved: the child saves the named parent, and asks that one next.
 5. Refused: the caller suspends the zone, and the child asks again after a pause.
 
-An answer of a stranger at the parent's address decides nothing. A child that dies between two steps
-announces at its next start what its disk has: the last epoch, and the epoch that it has prepared.
+An answer of a stranger at the parent's address decides nothing. A child may die between two steps.
+At its next start it announces what its disk has: the last epoch, and the epoch that it has
+prepared.
 """
 
 from __future__ import annotations

@@ -187,8 +187,9 @@ class JoinParent:
         """
         Grant a zone that this node had forgotten, and served meanwhile.
 
-        The fence lies before the marks and before the strays' last record. A publish in between
-        would be handed on, and its edge, which asks the child for its mark, would send it again.
+        The fence lies before the marks and before the strays' last record. The parent would hand on
+        a publish in between. The publish's edge, which asks the child for its mark, would send it
+        again.
         """
         node_grant, zone, cut = self._node_grant, self._zone, renewed.cut
         outgoing = zone.subtrees.prepare(cut.apex)

@@ -38,7 +38,7 @@ class Applicant:
     `last_epoch`: the zone's epoch as the node last held it, 0: never. `holds`: the node believes
     that its grant is still valid. `fenced`: the node had begun a hand-back and has accepted no
     publish since. `prepared`: the epoch of a handover that the node confirmed as durable and whose
-    end the node does not know; 0: none. `restored`: the node's data is a copy from an earlier time.
+    end it does not know; 0: none. `restored`: the node's data is a copy from an earlier time.
     """
 
     node: str
@@ -213,7 +213,7 @@ def _decide_free(table: DelegationTable, applicant: Applicant, left_out: int) ->
     zone, last = applicant.zone, applicant.last_epoch
     seen = table.epoch_of(zone)
     if applicant.holds and last > seen:
-        # The node holds a grant that this table has forgotten (a lost disk): the node's data is
+        # The node holds a grant that this table has forgotten (a lost disk). The node's data is
         # newer than all data here.
         unused = _unused_epoch(table, applicant) + left_out
         epoch = unused if applicant.restored else last

@@ -48,8 +48,8 @@ class NodeGrant(GrantView):
     The node's state in memory and in its store; `grpc` is the address that others dial.
     `draw(n)` returns a random number below n that no other node can guess.
 
-    `life` tells this process from any other one that has, or had, the same data: a copied folder
-    has the identity and the incarnation of the first one.
+    `life` tells this process from any other process that has, or had, the same data. A copied
+    folder has the identity and the incarnation of the first one.
 
     Invariant: lives <= epoch, each at most the next; a zone is served at an epoch from 1 on.
     Invariant: the cuts of `table` are those of the state that was saved last.
@@ -169,7 +169,7 @@ class NodeGrant(GrantView):
         """
         Record that a hand-back has begun, or was rolled back.
 
-        A node that dies in between asks its parent before it serves: only the parent knows whether
+        A node that dies in between asks its parent before it serves. Only the parent knows whether
         it has committed (protocol rule 12).
         """
         self._is_fencing = fenced
@@ -274,8 +274,8 @@ class NodeGrant(GrantView):
         Renew a child's grant at `cut.epoch`; return the strays that must go to the child.
 
         `since`: see `Delegation`. `before`: the epoch at which a restored child last held the zone.
-        Strays are records here of a zone whose delegation was forgotten: those of the own part up
-        to `offset`, and those of `earlier` lives, which map each epoch to its last offset.
+        Strays are records here of a zone whose delegation was forgotten. They are those of the own
+        part up to `offset`, and those of `earlier` lives, which map each epoch to its last offset.
         """
         if 0 < before < cut.epoch:
             self.table.record_renewal(cut.apex, before, cut.epoch)

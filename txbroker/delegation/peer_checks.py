@@ -1,9 +1,9 @@
 """
 Checks all that another node sends before use: lengths, numbers, places in the tree.
 
-A check refuses a lie whole (protocol rule 28). Three lies that did harm before: one client id of
-70,000 bytes stopped an owner's commits; a cut outside a child's zone took the zone of a living
-sibling; a version of 2^64-1 ended all later joins.
+A check refuses a lie whole (protocol rule 28). Three lies did harm before: one client id of 70,000
+bytes stopped an owner's commits. A cut outside a child's zone took the zone of a living sibling. A
+version of 2^64-1 ended all later joins.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """
-One walk to the owners of a topic or filter: whom to ask next, and what an answer means. Pure.
+A walk to the owners of a topic or filter: which node to ask next, and what an answer means. Pure.
 
-The walk has no cache. It begins at the node that it is given, else at the deepest zone above that
-this node knows. Each round asks the nodes that the last round referred to, all at the same time.
+The walk has no cache. The walk begins at the node that it is given, else at the deepest zone above
+that this node knows. Each round asks the nodes that the last round referred to, all at the same
+time.
 
-A referral names a zone strictly below the zone that gives it, and no zone is asked twice at one
-epoch (protocol rule 14). So a walk ends, whatever nodes say.
+A referral names a zone strictly below the zone that gives it. No zone is asked twice at one epoch
+(protocol rule 14). So a walk ends, whatever nodes say.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from txbroker.model.zone_cut import ZoneCut
 
 class AnswerKind(StrEnum):
     """
-    What a node answers. `START`: it does not cover the question, and tells where a walk can begin;
+    A node's answer. `START`: it does not cover the question, and tells where a walk can begin;
     `LOCAL`: the question is about `$SYS`, which each node has for itself.
     """
 
@@ -61,13 +62,13 @@ class Resolution:
     """
     The walk for one question; `is_complete`: every part of it found its owner.
 
-    Invariant: a referral that is followed lies below the zone that gave it, and no zone is referred
-    to twice at one epoch.
+    Invariant: a referral that is followed lies below the zone that gave it. No zone is referred to
+    twice at one epoch.
     """
 
     def __init__(self, question: str, address: str) -> None:
         self.steps: list[tuple[ZoneCut, ZoneAnswer]] = []
-        """Who was asked, and the answer."""
+        """The zones that were asked, each with its answer."""
         self.owners: list[ZoneCut] = []
         self.is_complete = True
         self._question = question

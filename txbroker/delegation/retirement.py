@@ -10,7 +10,7 @@ places. The steps of `leave`:
 3. The kept sessions move to the heir, one by one.
 
 A pure edge has no zone to give back. `leave_tree` asks the parent for its name, moves all roles to
-the parent, leaves the members, and lets the parent record durably that the node is no member.
+the parent, and leaves the members. Then the parent records durably that the node is no member.
 """
 
 from __future__ import annotations

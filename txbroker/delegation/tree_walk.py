@@ -1,8 +1,10 @@
 """
-One walk over the nodes of a tree of zones: whom to ask next, and what the tree looks like. Pure.
+A walk over the nodes of a tree of zones: which node to ask next, and what the tree looks like.
+Pure.
 
-Each node tells of the nodes around it, and each of those is asked itself. Of a node that does not
-answer the word of the zone above stands, also for what is below: grandchildren may well be alive.
+Each node tells of the nodes around it, and each of those is asked itself. A node may not answer.
+Then the word of the zone above stands, also for the zones below the node: grandchildren may well be
+alive.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from txbroker.model.zone_cut import ZoneCut
 @attrs.frozen(kw_only=True)
 class NodeAnswer:
     """
-    What a node tells of itself and of the nodes around it; `own` has the address that was asked.
+    A node's word on itself and on the nodes around it; `own` has the address that was asked.
 
     `serves`: its zone is `own.apex`, and open. The apex of a pure edge means nothing.
     """
@@ -94,7 +96,7 @@ class TreeWalk:
         return [cut for cut in self.told.values() if cut.node not in self.answers]
 
     def places(self, top: ZoneCut) -> list[TreePlace]:
-        """That node, the zones below it in order of the tree, and all pure edges."""
+        """The node of `top`, the zones below it in order of the tree, and all pure edges."""
         answer, found = self.answers[top.node], _Places()
         parent = answer.lineage[-1].node if answer.lineage else None
         self._visit(found, top, top.apex if answer.owns_zone else None, parent)

@@ -63,7 +63,7 @@ class EdgeInterest:
 @attrs.frozen(kw_only=True)
 class ZoneSnapshot:
     """
-    One part of a snapshot; each field may be empty.
+    A part of a snapshot; each field may be empty.
 
     `cleared`: topics whose retained message was removed since an earlier part.
     """
@@ -120,8 +120,8 @@ class StagedZone:
     """
     The received state of the zone `apex`.
 
-    `epoch`: the epoch at which this node shall serve the zone; for a hand-back, the epoch at which
-    the child served it. `needs`: the offsets of the zone's journal that edges still need.
+    `epoch`: the epoch at which this node shall serve the zone. For a hand-back, the epoch at which
+    the child served the zone. `needs`: the offsets of the zone's journal that edges still need.
     """
 
     apex: str

@@ -1,7 +1,7 @@
 """
 SHELL: a root whose data is a copy looks for the root that the data was copied from.
 
-A parent refuses a copied child. A copied root has no parent to refuse the copy: the root would
+A parent refuses a copied child. A copied root has no parent to refuse the copy. The root would
 serve its zone twice, at the same epoch, and adopt the children. So a copied root looks for its twin
 before the zone is served.
 """

@@ -95,7 +95,7 @@ class JoinClient:
         self._is_handing_back = False
         self._silent_since: float | None = None  # the time at which the parent's silence began
         # Requests to the parent are serialized. Otherwise the parent could answer an announcement
-        # after the hand-back that followed, and read it as a claim to the zone.
+        # after the hand-back that followed it. The parent would read it as a claim to the zone.
         self._requests = asyncio.Lock()
 
     # from the node
@@ -238,7 +238,7 @@ class JoinClient:
         """
         Ask the nodes above a silent parent, if the parent may be gone for good.
 
-        A forgotten parent may be gone. A node that owns no epoch yet asks as well: no parent knows
+        A forgotten parent may be gone. A node that owns no epoch yet asks as well. No parent knows
         such a node, so no new parent would call it.
         """
         node_grant, now = self._node_grant, asyncio.get_running_loop().time()

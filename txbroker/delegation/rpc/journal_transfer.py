@@ -129,7 +129,7 @@ class JournalReceiver:
     The parent's end.
 
     Each received part must belong to the zone of `given`, the part that the child serves last, or
-    to a zone below. `parts` are the received parts. `is_full`: True if the disk must accept no more
+    to a lower zone. `parts` are the received parts. `is_full`: True if the disk must accept no more
     bytes and local publishes wait for room. A child may send more than it announced. `known`
     returns the last epoch of a zone that this node knows.
     """

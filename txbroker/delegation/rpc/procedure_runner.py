@@ -48,7 +48,7 @@ log = get_logger()
 
 
 class MessageStream(Protocol):
-    """One end of a gRPC stream that sends and receives a procedure's messages."""
+    """An end of a gRPC stream that sends and receives a procedure's messages."""
 
     async def send(self, message: Any, seconds: float) -> None:
         """Send a message; raises one of `STREAM_ERRORS`."""

@@ -3,7 +3,7 @@ SHELL: delivers stray publishes to the owner: this node accepted them for anothe
 
 A root with a lost disk serves its children's zones too, until the children are back. So does a node
 whose copy dates from before a delegation. Clients have acknowledgements for these publishes. So the
-publishes continue to the owner, as an outbox whose entries lie in the journal: none enters the
+publishes continue to the owner, as an outbox whose entries lie in the journal. None enters the
 owner's journal twice, also if this node dies meanwhile. A session that received such a publish here
 receives the owner's copy again.
 
@@ -40,7 +40,8 @@ RETRY = 1.0
 
 NO_LIFE = 0
 """
-The incarnation in the streams of strays. They outlive the process, and no process has this number.
+The incarnation in the streams of strays. Such streams outlive the process, and no process has this
+number.
 """
 
 Publish = Callable[[Message, Callable[[], None]], None]
@@ -188,7 +189,9 @@ class StrayCollector:
 
 
 class _Strays:
-    """One range of strays on its way: what is read of it, and what the owner has."""
+    """
+    A range of strays on its way: the records that are read of it, and those that the owner has.
+    """
 
     def __init__(
         self,

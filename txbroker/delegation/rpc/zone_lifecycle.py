@@ -142,7 +142,7 @@ class ZoneLifecycle:
         return self._table.get(_ABSORBED) == _name(staged_zone)
 
     def _record(self, staged_zone: StagedZone) -> None:
-        # The same turn appends this mark and the absorbed state, in one batch: a crash between two
+        # The same turn appends this mark and the absorbed state, in one batch. A crash between two
         # batches would absorb the state twice.
         self._table.put(_ABSORBED, _name(staged_zone))
         self._data_directory.committer.when_durable(self._finish)

@@ -1,1 +1,1 @@
-"""What a node was granted and what it delegated, on its disk."""
+"""A node's grant and its delegations, on its disk."""

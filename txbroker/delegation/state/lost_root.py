@@ -2,10 +2,10 @@
 SHELL: detects that this root has replaced an earlier root, whose disk is lost.
 
 The new root's journal assigns the lost root's offsets a second time, at the same epoch. Sessions
-elsewhere would mistake new messages for old ones. So each node names its known root. A root that
-hears of another root, at its own epoch or later, renumbers: its journal gets an epoch that no root
-has used, and the root restarts. Until then the root does not answer nodes that would confuse the
-two roots (protocol rule 30).
+elsewhere would mistake new messages for old ones. So each node names its known root. A root may
+hear of another root, at its own epoch or later. Then it renumbers: its journal gets an epoch that
+no root has used, and the root restarts. Until then the root does not answer nodes that would
+confuse the two roots (protocol rule 30).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FORMAT = 3
 """Version of the file; a start refuses a newer one."""
 
 RESERVE = "reserve"
-"""A file of zeros that is deleted when the disk is full: a start must be able to save its state."""
+"""A file of zeros that is deleted when the disk is full. A start must be able to save its state."""
 
 UNCHECKED = 2
 _WHAT = "a node's state"

@@ -1,7 +1,7 @@
 """
 SHELL: the file of a zone's state that a handover brought, until the state is part of the store.
 
-A child writes the file before it reports "received", so a crash on either side of the parent's
+A child writes the file before it reports "received". So a crash on either side of the parent's
 commit loses nothing. A parent that takes a zone back writes the file before its commit.
 """
 
