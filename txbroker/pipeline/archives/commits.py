@@ -108,7 +108,7 @@ class Commits:
         while True:
             state = self.load()
             self._check_kind(state, kind)
-            # An older removal time would end the grace time early: readers that begin until this
+            # An older removal time would end the grace time early. Readers that begin until this
             # commit still use the removed files.
             change = attrs.evolve(change, time=self.now())
             verdict = state.judge(change)

@@ -1,4 +1,4 @@
 """
-One file for each job. They have a folder of their own because the functions of the same names are
-what `txbroker.pipeline` has under these names.
+The jobs of the pipeline, each in its own file. The folder keeps them apart from the functions of
+the same names in `txbroker.pipeline`.
 """

@@ -107,7 +107,7 @@ def count(rows: DataFrame, shown: int) -> tuple[dict[str, int], list[dict[str, A
 @attrs.frozen(kw_only=True)
 class _Book:
     """
-    One ledger: the time of its first row, whether earlier rows are missing, the last gap's time.
+    A ledger: the time of its first row, whether earlier rows are missing, the last gap's time.
 
     Times are in microseconds UTC.
     """

@@ -204,8 +204,8 @@ def _located(flows: DataFrame, places: Placements, depth: int) -> tuple[DataFram
     """
     Return the best node for each client, and the flows with zones and nodes before and after.
 
-    A client's best host has most of its traffic, and its best node has most of the traffic on that
-    host. In a tie, a node wins that the client is already connected to.
+    A client's best host has most of its traffic. The client's best node has most of the traffic on
+    that host. In a tie, a node wins that the client is already connected to.
     """
     rows = flows.withColumns(
         {

@@ -1,7 +1,7 @@
 """
 SHELL: publishes a range of an archive again.
 
-The rows come to this process in the order in which the zones received them. One MQTT client
+The rows come to this process in the order in which the zones received them. A single MQTT client
 publishes them with QoS 1, so messages of a topic stay in order. At most `WINDOW` messages are
 unacknowledged. The progress is the place of the last message up to which all are acknowledged. An
 interrupted replay resumes there: some messages may be published twice, but none is left out.
@@ -69,7 +69,7 @@ def replay(
     topic. The messages go through the node at `root` (gRPC address) or at `mqtt` (MQTT address).
     With `speed` 2 the replay is twice as fast as the original, with None as fast as possible.
     Without `retain` no message is published as retained. Properties of MQTT 5.0 are published
-    again: a message expiry interval begins anew, and `prefix` is put before response topics, too.
+    again. A message expiry interval begins anew, and `prefix` is put before response topics, too.
     `resume` names a file for the progress, which is created, read if it exists, and deleted at the
     end. Raises `PipelineError`, and Spark's errors.
     """
@@ -275,7 +275,8 @@ class _Publisher:
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=f"txbroker-replay-{secrets.token_hex(6)}",
-            # What has no properties also goes to brokers that know no 5.0.
+            # A client of 3.1.1 also reaches brokers that know no 5.0, where no message has
+            # properties.
             protocol=paho.MQTTv5 if is_level_5 else paho.MQTTv311,
         )
         self._client.max_inflight_messages_set(WINDOW)

@@ -49,7 +49,7 @@ class Totals:
 @attrs.frozen(slots=True, kw_only=True)
 class TimeWindow:
     """
-    One window of time, with its publishes and deliveries (None: no ledger).
+    A window of time, with its publishes and deliveries (None: no ledger).
 
     `covered` is the number of its `window` seconds between the first message and the last.
     """

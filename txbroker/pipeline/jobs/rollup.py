@@ -2,13 +2,13 @@
 SHELL: rolls numbers in messages up to windows per topic: count, min, mean, max and last.
 
 A batch of messages becomes *partial* rows, one for each zone, topic and window in it. Partial rows
-are committed like the rows of an archive. Partial rows of a window add up, whenever they came: a
+are committed like the rows of an archive. Partial rows of a window add up, whenever they came. So a
 late message from an unreachable zone still counts in its window. So the files are the only state,
 and a read is always exact (`read_rollup`).
 
-A window *closes* when its zone has a message from at least `watermark` behind the window's end, by
-the messages' own times. A closed window is published if wanted. A later message of a closed window
-counts in the files, and is not published.
+A window has an end by the messages' own times. It *closes* when its zone has a message from at
+least `watermark` behind that end. A closed window is published if wanted. A later message of a
+closed window counts in the files, and is not published.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 SHELL: reads the delivery ledgers of all nodes of a tree, and their sessions' cursors.
 
 `ledgers` returns the spans to read. `read_span` reads a span, on a Spark worker or elsewhere.
-`ledger` does both for a Spark session. Pure edges have durable sessions and ledgers too, so every
+`ledger` does both for a Spark session. Pure edges have durable sessions and ledgers too. So every
 node is asked, not only owners of zones. gRPC calls are synchronous.
 """
 

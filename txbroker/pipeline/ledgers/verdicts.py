@@ -50,10 +50,10 @@ def verdict(
     """
     Return the status of one message for one session.
 
-    `row` has the message's position, its time `created`, and the time `said` at which the
-    subscription was written; both in microseconds. If a node knows the session, `row` has `kept`
-    (True if the node keeps a ledger) and `parts`. `gap` is the time of the last gap in a ledger
-    with rows of the session, or None.
+    `row` has the message's position, its time `created`, and the time `said` when the subscription
+    was written; both in microseconds. If a node knows the session, `row` has `kept` (True if the
+    node keeps a ledger) and `parts`. `gap` is the time of the last gap in a ledger with rows of the
+    session, or None.
     """
     if row["parts"] is None:
         status = "lost" if is_whole else "unknown"

@@ -97,8 +97,8 @@ class ExpectedLoad:
     The loads of all hosts before and after; `loads` has the load of each zone after the plan.
 
     `crossings` are those before the plan. `stay` are the crossings after the plan if all clients
-    stay at their nodes, `move` if each connects to its best node. `edge` of `after` assumes the
-    latter.
+    stay at their nodes. `move` are the crossings if each client connects to its best node. `edge`
+    of `after` assumes the latter.
     """
 
     before: tuple[HostLoad, ...]

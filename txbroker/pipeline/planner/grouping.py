@@ -2,7 +2,7 @@
 CORE: decides which zones share a host, so that few messages cross between hosts.
 
 `cuts` balances loads; this module only exchanges zones within the capacity of hosts. The gain is in
-*ties*: the tie of two zones is the clients' traffic that a host with both zones would join. To
+*ties*. The tie of two zones is the clients' traffic that a host with both zones would join. To
 maximise the ties within hosts is graph partitioning, which is NP-hard. The search exchanges pairs
 and moves single zones while that gains, as in B. W. Kernighan, S. Lin, "An efficient heuristic
 procedure for partitioning graphs", Bell System Technical Journal 49 (1970), and C. M. Fiduccia, R.

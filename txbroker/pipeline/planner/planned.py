@@ -67,7 +67,7 @@ class PlannedPorts:
 
 @attrs.frozen(slots=True, kw_only=True)
 class PlannedNode:
-    """One document of a topology file to write; `host` is the `name` of its host."""
+    """A document of a topology file to write; `host` is the `name` of its host."""
 
     node: str
     zone: str

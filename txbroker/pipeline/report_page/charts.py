@@ -61,7 +61,7 @@ class Line:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Bar:
-    """One bar of a histogram: its label, its height, and the text of its title."""
+    """A bar of a histogram: its label, its height, and the text of its title."""
 
     label: str
     value: float

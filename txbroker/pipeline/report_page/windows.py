@@ -4,8 +4,8 @@ Computes windows of numbers per topic, as DataFrames: count, min, mean, max and 
 A batch of messages becomes *partial* rows, one for each zone, topic and window in it. Partial rows
 of a window add up, whenever they came. So a rollup is exact, however late a message is read.
 
-A message belongs to the window of its receipt, or with a `time_field` to that of the time in its
-payload. Messages without such a time have a window of their own, whose start is null.
+A message belongs to the window of its receipt. With a `time_field` it belongs to the window of the
+time in its payload. Messages without such a time have a window of their own, whose start is null.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def finished_rows(partials: DataFrame, windows: Windows) -> DataFrame:
     """
     Add partial rows up: `topic, start, end, count, min, mean, max, last, other`.
 
-    The result has one row for each topic and window. If a topic belonged to two zones in a window,
-    the last number is that of the zone with the latest message. Messages without a time have a row
-    whose start is null.
+    The result has one row for each topic and window. A topic may belong to two zones in a window.
+    Then the last number is that of the zone with the latest message. Messages without a time have a
+    row whose start is null.
     """
     return added_up(partials, windows).select(*FINISHED)
 

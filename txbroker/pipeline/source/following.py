@@ -64,7 +64,7 @@ class StreamPlanner:
         """
         Return the start positions of a new query; raises `PipelineError`.
 
-        For `latest` and for a time, only the node knows the position, so a node that is away is an
+        For `latest` and for a time, only the node knows the position. So a node that is away is an
         error. The query reads zones that are unknown now from their beginning.
         """
         bound = self._options.start or OffsetBound(is_latest=True)

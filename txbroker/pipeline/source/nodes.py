@@ -1,10 +1,10 @@
 """
 SHELL: which nodes there are, and which parts of journals they keep. Synchronous gRPC.
 
-A look begins at any node and goes up to the root zone and down to every zone that the filter may
-match, all nodes of a step asked at the same time. Of a node that is away its parent's word stands,
-also of what is below it. A node may keep parts of its own zone and of zones below, which came back
-to it, so every node on the way is asked for its parts.
+A look begins at any node. It goes up to the root zone, and down to every zone that the filter may
+match. All nodes of a step are asked at the same time. Of a node that is away its parent's word
+stands, also of what is below it. A node may keep parts of its own zone and of zones below, which
+came back to it. So every node on the way is asked for its parts.
 
 Not imported with the data source: workers and planners import it when they run.
 """
@@ -80,8 +80,8 @@ class Stubs:
 @attrs.frozen(kw_only=True)
 class FoundNode:
     """
-    What one look has found: the parts that are kept by nodes that answered, the cuts of those that
-    did not, and the parts that went with a node from which its zone was reclaimed.
+    The result of one look: the parts at nodes that answered, and the cuts of nodes that gave no
+    answer. `cut_off` has the parts that went with a node from which its zone was reclaimed.
     """
 
     parts: tuple[JournalRange, ...] = ()
@@ -89,7 +89,7 @@ class FoundNode:
     cut_off: frozenset[JournalId] = frozenset()
 
     def logs(self) -> dict[str, ZoneHistory]:
-        """The same by zone."""
+        """The parts by zone."""
         return logs_of(self.parts, {cut.apex for cut in self.missing}, self.cut_off)
 
 
@@ -119,7 +119,7 @@ class NodeWalk:
 
     def discover(self, *, fresh: bool = False) -> FoundNode:
         """
-        Who keeps what now; raises `PipelineError` when no node answers at all.
+        Find the nodes that keep parts now; raises `PipelineError` when no node answers at all.
 
         `fresh`: look for nodes even if that was done a moment ago.
         """

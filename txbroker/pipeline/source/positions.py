@@ -2,8 +2,8 @@
 CORE: positions: how far a reader has come in each zone.
 
 A zone's position is (epoch, offset) of the next record to read, compared as a pair; offsets start
-at 1. Behind a closed part that was read to its end, the position is (epoch + 1, 1), even if no part
-has that epoch. The zone continues with its next part at or above it. So the position does not
+at 1. Behind a closed part that was read to its end, the position is (epoch + 1, 1). No part need
+have that epoch. The zone continues with its next part at or above it. So the position does not
 depend on parts that were read.
 
 In JSON: `{"home/kitchen": {"epoch": 3, "offset": 1200}}`; the root zone's key is "".

@@ -56,7 +56,7 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> list[PublishRow]:
     Return the rows of a partition, sorted by topic; rows of one topic stay in their order.
 
     Spark may bring topics in another order when a task is repeated. After the sort, the same rows
-    have the same places, provided that rows of one topic arrive in the same order. Raises
+    have the same places. Rows of one topic have to arrive in the same order. Raises
     `PipelineError`.
     """
     rows = [row for batch in batches for row in _rows(batch)]
@@ -190,7 +190,7 @@ class _Client(mqtt.Client):
 
 
 class _Session:
-    """One connection of a client; failures are `OSError`."""
+    """A connection of a client; failures are `OSError`."""
 
     def __init__(
         self, address: tuple[str, int], client_id: str, *, clean: bool, is_level_5: bool = False

@@ -101,7 +101,7 @@ CURSOR_COLUMNS = (
 """
 Columns of a durable session's cursor in one part, in Spark's DDL.
 
-The session has received all records up to `offset`, except the offsets in `open`, which are in
+The session has received all records up to `offset`, except the offsets in `open`. These are in
 flight to its client. `kept`: True if its node keeps a ledger. A session without a cursor has one
 row, in which `zone` is null.
 """

@@ -124,8 +124,8 @@ class PushingReader(BatchReader):
     Reads a batch, with the query's filters applied by the nodes.
 
     Spark 4.3 stores the filters that it pushed last with the loaded DataFrame. Spark applies them
-    to every use of that DataFrame: to a use without filters, and to both sides of a union. So this
-    class serves a DataFrame that is used once, and only if the option `pushDown` says so.
+    to every use of that DataFrame: a use without filters, and both sides of a union. So this class
+    serves a DataFrame that is used once, and only if the option `pushDown` says so.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
