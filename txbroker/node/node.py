@@ -36,8 +36,8 @@ SETTLE_GRACE = 1.0
 
 class Node:
     """
-    One broker process; `on_fatal` gets the one line of an error that ends it. After `on_restart`
-    the node is to be stopped, and another one made of the same data.
+    A broker process; `on_fatal` gets the one line of an error that ends it. After `on_restart` the
+    node is to be stopped, and another one made of the same data.
     """
 
     def __init__(
