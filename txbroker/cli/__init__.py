@@ -1,5 +1,5 @@
 """
-The command `txbroker`. One file for each group of commands; `main` puts them together.
+The command `txbroker`. Each group of commands has a file; `main` puts them together.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage (click's own). Results go to stdout, errors
 and logs to stderr. A command that fails raises `click.ClickException` or calls `sys.exit(1)`.

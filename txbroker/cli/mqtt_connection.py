@@ -55,7 +55,7 @@ class Client(mqtt.Client):
 
 
 class Connection:
-    """One connection; every failure is a `click.ClickException` of one line."""
+    """A connection; every failure is a `click.ClickException` of one line."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """
 Calls nodes over gRPC, for the commands.
 
-A command imports this module when it runs, not at the start of the program. gRPC loads slowly, and
-must not be loaded in the wrapper that forks nodes.
+A command imports this module when it runs, not at the start of the program. gRPC loads slowly. The
+wrapper that forks nodes must not load it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from txbroker.v1.control_pb2 import ResolveRequest
 
 async def walk_to_owners(channels: Channels, question: str, address: str) -> Resolution:
     """
-    Walk as an edge with an empty cache, with the node at `address` asked first; raises
+    Walk as an edge with an empty cache. The node at `address` is asked first. Raises
     `click.ClickException` where the walk cannot go on.
     """
     walk = Resolution(question, address)

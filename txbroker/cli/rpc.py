@@ -90,7 +90,7 @@ def rpc(
 
 
 class _Call:
-    """One request and its response."""
+    """A request and its response."""
 
     def __init__(self, connection: Connection, response_topic: str, data: bytes) -> None:
         self.response: mqtt.MQTTMessage | None = None

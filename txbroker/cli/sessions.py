@@ -35,12 +35,12 @@ LEVELS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 @attrs.frozen(kw_only=True)
 class SessionRow:
     """
-    One session; its fields are the keys in JSON.
+    A session of a node; its fields are the keys in JSON.
 
     `away_since` is None while the client is connected. `held` is the size in bytes of the journals
-    that are kept for the session; the oldest are kept for `held_for` seconds. `held_known` is False
-    if there may be more. `mqtt` is the version that the client spoke last. The session outlives its
-    connection by `expiry` seconds. A node of an earlier version tells neither.
+    that are kept for the session. The oldest of them are kept for `held_for` seconds. `held_known`
+    is False if there may be more. `mqtt` is the version that the client spoke last. The session
+    outlives its connection by `expiry` seconds. A node of an earlier version tells neither.
     """
 
     client_id: str

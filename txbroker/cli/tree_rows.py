@@ -38,9 +38,9 @@ class Branch:
 @attrs.frozen(kw_only=True)
 class HeldJournal:
     """
-    What a session at the node `edge` holds back of a zone's journal: bytes, and for how long, in
-    seconds. `client_id` is empty where the node has named none; `silent`: seconds since the owner
-    has heard of the node.
+    The part of a zone's journal that a session at the node `edge` holds back: bytes, and for how
+    long, in seconds. `client_id` is empty where the node has named none; `silent`: seconds since
+    the owner has heard of the node.
     """
 
     edge: str
@@ -53,7 +53,7 @@ class HeldJournal:
 
 @attrs.frozen(kw_only=True)
 class BoundedTable:
-    """One that grows with names from outside; `most` 0: other limits bound it."""
+    """A table that grows with names from outside; `most` 0: other limits bound it."""
 
     name: str
     entries: int
@@ -63,7 +63,7 @@ class BoundedTable:
 @attrs.frozen(kw_only=True)
 class ZoneRow:
     """
-    One zone and its node; a pure edge has neither zone nor epoch.
+    A zone and its node; a pure edge has neither zone nor epoch.
 
     `alive`: the node answers and serves the zone. `answers`: it answers at all. `pending`: filters
     that nodes of the tree wait to place in this zone. Rates are messages a second. `losses`:
