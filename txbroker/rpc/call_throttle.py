@@ -1,10 +1,11 @@
 """
 SHELL: limits the calls of strangers at work: one at a time, and connections take turns.
 
-gRPC hands the calls of a method to the node one after the other, each some turns of the event loop
-behind the last. While all calls of a storm were at work, each such turn was long. Then the call of
-a child reached its handler half a second late. So the calls of a storm wait here. While a crowd
-waits, none begins as long as others still arrive: the call of a child may be behind those.
+gRPC hands the calls of a method to the node one after the other. Each call comes some turns of the
+event loop behind the last. While all calls of a storm were at work, each such turn was long. Then
+the call of a child reached its handler half a second late. So the calls of a storm wait here. While
+a crowd waits, no call begins as long as others still arrive. The call of a child may be behind
+those.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ STREAMS = 200
 
 OPTIONS = (
     # A network cut and its end must be noticed within seconds, not minutes. A ping costs both ends
-    # more than a millisecond, so a connection with a join stream's signs of life gets none.
+    # more than a millisecond. So a connection with a join stream's signs of life gets none.
     ("grpc.keepalive_time_ms", 3_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -140,7 +140,7 @@ _make_directory_stub: Callable[[Any], Any] = DirectoryStub
 
 def why(address: str, error: Any, late: str = "is it a node's gRPC address?") -> str:
     """
-    One line that says why a node gave no answer, and what to look at: `late` where the call's time
+    The line that says why a node gave no answer, and what to look at: `late` where the call's time
     has passed. `error` is of gRPC; None: nobody was asked.
     """
     code = None if error is None else error.code()

@@ -211,7 +211,7 @@ class Pieces(grpc.aio.ServerInterceptor):
     """
     Serves all calls so that their messages may come and go in pieces.
 
-    One host has at most `calls_of_host` concurrent calls.
+    A host has at most `calls_of_host` concurrent calls.
     """
 
     def __init__(self, counters: Counters, calls_of_host: int) -> None:

@@ -1,8 +1,8 @@
 """
 SHELL: reads and writes gRPC's two-way streams on either side, each step with a timeout.
 
-The stream objects of `pieced_calls` have `read` and `write` on both sides, but the published types
-know only the iterator style. So the untyped part is confined to this module.
+The stream objects of `pieced_calls` have `read` and `write` on both sides. The published types know
+only the iterator style. So the untyped part is confined to this module.
 """
 
 from __future__ import annotations

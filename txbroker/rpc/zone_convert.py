@@ -175,7 +175,7 @@ def answer_from_wire(reply: control_pb2.ResolveReply) -> ZoneAnswer:
 
 
 def node_from_wire(reply: control_pb2.StatusReply, address: str) -> NodeAnswer:
-    """What the node at this address tells of itself and of the nodes around it."""
+    """The answer of the node at this address: its word on itself and on the nodes around it."""
     return NodeAnswer(
         own=attrs.evolve(cut_from_wire(reply.zone), node=reply.node, grpc=address),
         owns_zone=reply.owns_zone,
