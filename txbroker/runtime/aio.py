@@ -46,7 +46,7 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancel all running tasks and wait up to `STOP_LIMIT` seconds for their end."""
-        # One cancellation may not suffice: a gRPC call that was just answered swallows it, and an
+        # One cancellation may not suffice. A gRPC call that was just answered swallows it, and an
         # ending task may start another one.
         deadline = time.monotonic() + STOP_LIMIT
         while self._running and time.monotonic() < deadline:

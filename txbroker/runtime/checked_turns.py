@@ -1,9 +1,9 @@
 """
 SHELL: a node that checks itself, for the fault harness and for whoever looks for a bug.
 
-With `TXBROKER_CHECK=1` a node states the rules of docs/protocol.md while it works: after each turn
-what the turn has changed, and once a second everything. A broken rule ends the node. Without the
-variable no object here is made, and a message passes no branch for it.
+With `TXBROKER_CHECK=1` a node states the rules of docs/protocol.md while it works. After each turn
+it checks what the turn has changed, and once a second everything. A broken rule ends the node.
+Without the variable no object here is made, and a message passes no branch for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CheckedFlushQueue(FlushQueue):
         self.ended: list[Callable[[], None]] = []
 
     def mark_dirty(self, end: Flushable) -> None:
-        """As in each flush queue."""
+        """Note that the end has output, as each flush queue does."""
         self._changed[end] = None
         super().mark_dirty(end)
 

@@ -1,8 +1,8 @@
 """
 SHELL: runs callbacks on which others wait, and ends the node if one fails.
 
-A node is never deaf (protocol rule 35): it works, or it ends loudly. Otherwise an exception that
-only a log line reports would make callers wait forever for a commit, an alarm or a change.
+A node is never deaf (protocol rule 35): it works, or it ends loudly. Otherwise callers would wait
+forever for a commit, an alarm or a change. The exception would only be a log line.
 """
 
 from __future__ import annotations

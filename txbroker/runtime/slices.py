@@ -10,9 +10,9 @@ The piece itself guarantees its state between steps. This module guarantees:
 - **Order.** Pieces of one owner (a client, a zone; any hashable key) run one after the other.
 - **Fairness.** Owners take turns, step by step: an owner with much work delays another owner by
   single steps only.
-- **An end.** Remaining work runs in later turns, which `again` requests; each lets all other work
-  of the loop run first. A piece that raises is over, and the others continue. After `cancel` no
-  step of the owner runs.
+- **An end.** Remaining work runs in later turns, which `again` requests. Each such turn lets all
+  other work of the loop run first. A piece that raises is over, and the others continue. After
+  `cancel` no step of the owner runs.
 """
 
 from __future__ import annotations

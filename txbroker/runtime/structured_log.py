@@ -114,7 +114,7 @@ class _Lines:
 
     structlog's own loggers hold a lock while they write. Twisted's signal handlers log, and
     interrupt the main thread anywhere. Inside that lock a handler would wait forever, and the node
-    would never end. One write call per line needs no lock.
+    would never end. A single write call per line needs no lock.
     """
 
     def __init__(self, out: _Unbreakable) -> None:

@@ -2,7 +2,7 @@
 Bounds the bytes that a node holds for unidentified connections and for clients' partial packets.
 
 A limit for each connection does not bound the memory of ten thousand. So each of the two kinds has
-one limit for all its connections, and above that limit the oldest connection is closed.
+one limit for all its connections. Above that limit the oldest connection is closed.
 """
 
 from __future__ import annotations

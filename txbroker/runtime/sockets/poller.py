@@ -4,8 +4,8 @@ SHELL: watches the TCP connections of a node, and serves all ready ones in one t
 Twisted's asyncio reactor spends a callback of asyncio, a context and a log prefix on each ready
 socket. The poller has an epoll of its own, in which the event loop waits, too (`selector`). The
 poller serves the ready connections as a batch in one loop, then ends the turn once. So the
-publishes of a batch become durable together, and a connection with output from several of them gets
-one write.
+publishes of a batch become durable together. A connection with output from several of them gets one
+write.
 
 Measured against Twisted's reactor and uvloop: docs/decisions/event-loop.md.
 """
@@ -274,7 +274,7 @@ class Poller:
         if interest[number] != self._reported[number]:
             self._report(number)
         descriptor = watched[number]
-        # As with select(2), an error or a hang-up goes to whichever direction is watched.
+        # An error or a hang-up goes to whichever direction is watched, as with select(2).
         if descriptor is not None and events & ~EPOLLOUT and interest[number] & EPOLLIN:
             self._do(descriptor, descriptor.doRead, is_read=True)
             descriptor = watched[number]
