@@ -1,8 +1,8 @@
 """
 Errors, split by whose fault they are.
 
-The text of an error is the sentence that an operator reads, on one line, with the next step where
-there is one. Errors are translated once, at the edge where they leave the program.
+The text of an error is the sentence that an operator reads, on one line. The text has the next step
+where there is one. Errors are translated once, at the edge where they leave the program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InvariantBroken(AssertionError):
 
 class PipelineError(TxbrokerError):
     """
-    What was asked of the pipeline cannot be done.
+    The pipeline cannot do what it was asked for.
 
     The text is one line that names what and where, and the remedy. Spark wraps it in the traces of
     its processes; `txbroker.pipeline.spark.spark_session.reason` finds it there.
@@ -65,8 +65,8 @@ class ConfigError(TxbrokerError):
     A topology file cannot be used.
 
     `str` of it is one line: `FILE[:LINE]: KEY: VALUE: PROBLEM; REMEDY`. `key` may be dotted
-    (`limits.packet`) and is "" where the file as a whole is meant, which then leaves out VALUE too.
-    `line` counts from 1.
+    (`limits.packet`), and is "" where the file as a whole is meant. Such a line leaves out VALUE
+    too. `line` counts from 1.
     """
 
     def __init__(

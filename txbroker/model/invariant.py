@@ -2,9 +2,9 @@
 Statements of the protocol rules that a `check` method makes.
 
 A class that owns the state of a rule has a method `check`, one statement a line. A check changes
-nothing and calls nobody: the models, the simulations and a node with `TXBROKER_CHECK=1` run it.
-A statement is about what this node has decided itself, as far as that goes: where it rests on the
-word of another node, the check that refuses a lie (rule 28) comes before.
+nothing and calls nobody: the models, the simulations and a node with `TXBROKER_CHECK=1` run it. A
+statement is about what this node has decided itself, as far as that goes. A statement may rest on
+the word of another node. Then the check that refuses a lie (rule 28) comes before.
 """
 
 from __future__ import annotations

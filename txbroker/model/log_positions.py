@@ -1,8 +1,8 @@
 """
 Sets of places in journals, kept part by part.
 
-Messages that go on together have their places in one part. So what is done with the places of a run
-is one operation on a set of offsets, and no object is made for each.
+Messages that go on together have their places in one part. So one operation on a set of offsets
+serves the places of a whole run. No object is made for each place.
 """
 
 from __future__ import annotations

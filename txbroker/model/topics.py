@@ -2,10 +2,10 @@
 Topic names, topic filters and apexes: validity, matching and containment.
 
 All three are plain `str`. A topic is a list of levels joined by `/`; levels may be empty, so `/a`
-has two. An apex is the topmost prefix of a zone: a topic without wildcards, or `""` for the root
-zone, which contains every topic.
+has two. An apex is the topmost prefix of a zone. An apex is a topic without wildcards, or `""` for
+the root zone, which contains every topic.
 
-Every function is pure and iterative: a topic of 65,535 slashes is legal and must cost time in
+Every function is pure and iterative. A topic of 65,535 slashes is legal and must cost time in
 proportion to its length. Functions other than the `validate_*` ones expect valid arguments and do
 not check them. Sections are those of the OASIS text of MQTT 3.1.1.
 """
