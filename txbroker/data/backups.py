@@ -183,8 +183,8 @@ def _open_all(folder: Path, extents: Mapping[Path, int]) -> Iterator[list[_Open]
     try:
         for root, _, names in os.walk(folder, followlinks=True):
             for path in (Path(root, name) for name in sorted(names) if name not in _NOT_COPIED):
-                # A file that is replaced as a whole is written as `.new` first, and such a file may
-                # be half written.
+                # A file that is replaced as a whole is written as `.new` first. Such a file may be
+                # half written.
                 if path.suffix == ".new" or not path.is_file():
                     continue
                 fd = os.open(path, os.O_RDONLY)

@@ -64,7 +64,7 @@ def _repair_log(folder: Path) -> list[str]:
     highest = max(latest + _MOST if is_missing else 0, following, *(scan.highest for scan in bad))
     begun = good[-1].segment.first if good else 0
     if highest > following or not good:
-        # The empty segment must precede the cut: after a crash in between, no other file would name
+        # The empty segment must precede the cut. After a crash in between, no other file would name
         # the highest used number.
         begun = _create_segment_at(folder, good[-1].segment if good else None, following, highest)
     lines = _cut_off(bad, following)
