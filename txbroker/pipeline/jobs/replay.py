@@ -275,8 +275,7 @@ class _Publisher:
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=f"txbroker-replay-{secrets.token_hex(6)}",
-            # A client of 3.1.1 also reaches brokers that know no 5.0, where no message has
-            # properties.
+            # Messages without properties also go to brokers that know no 5.0.
             protocol=paho.MQTTv5 if is_level_5 else paho.MQTTv311,
         )
         self._client.max_inflight_messages_set(WINDOW)
