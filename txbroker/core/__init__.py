@@ -1,10 +1,10 @@
 """
 The core: what is done for each packet, compiled where that was possible.
 
-It cuts bytes into packets, looks at each one, finds out who gets it, and keeps what is on its way
-to clients; whoever calls it decides all the rest, for many packets at a time. `reference` is the
-same in Python, to be read, and to be run where there is no compiler (or with `TXBROKER_PURE=1`).
-`KIND` says which one it is: `compiled` or `python`.
+The core cuts bytes into packets, looks at each packet, and finds its receivers. The core keeps the
+messages that are on their way to clients. The caller decides all the rest, for many packets at a
+time. `reference` is the same in Python. The reference is there to be read, and runs where there is
+no compiler (or with `TXBROKER_PURE=1`). `KIND` says which one it is: `compiled` or `python`.
 
 Measured against Python alone, mypyc and Cython over all: docs/decisions/compiled-core.md.
 """

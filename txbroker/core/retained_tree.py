@@ -1,10 +1,10 @@
 """
 The last value of each topic, found by filter.
 
-`RetainedTree` knows nothing of messages: values are the caller's, and so is the rule that an empty
-payload clears a topic. There may be very many topics: each costs its bytes, and two places in
-sorted lists. What lies below a level begins with the same bytes, so a walk goes from one such range
-to the next, in the order of the topics' bytes: a topic before those below it.
+`RetainedTree` knows nothing of messages. The caller has the values, and the rule that an empty
+payload clears a topic. A tree may have very many topics. Each costs its bytes, and two places in
+sorted lists. The topics below a level begin with the same bytes. So a walk goes from one such range
+to the next, in the order of the topics' bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOAD = 512
 """Topics of a list when it was split: what one that is added moves is at most twice that."""
 
 _BEHIND = b"0"
-"""What follows a slash: a level and this come right behind all that is below the level."""
+"""The byte after a slash: a level and this byte come right behind all topics below the level."""
 
 _DOLLAR, _BEHIND_DOLLAR = b"$", b"%"
 
@@ -59,7 +59,9 @@ class RetainedTree(Generic[V]):
         return self.put(topic.encode(), value)
 
     def put(self, name: bytes, value: V) -> V | None:
-        """The same by its name, which is kept if the topic is new."""
+        """
+        Set or replace the topic's value by name; the value of before. A new topic keeps the name.
+        """
         at, place = self._seek(name)
         if self._has(name, at, place):
             before, self._values[at][place] = self._values[at][place], value
@@ -96,17 +98,20 @@ class RetainedTree(Generic[V]):
         return ((name.decode(), value) for name, value in self.find(topic_filter))
 
     def find(self, topic_filter: str) -> Iterator[tuple[bytes, V]]:
-        """The same by name."""
+        """The pairs of `match`, by name."""
         return (found for found in self.walk(topic_filter) if found is not None)
 
     def walk(self, topic_filter: str) -> Iterator[tuple[bytes, V] | None]:
-        """The same step by step; None: a step has found nothing, and there may be very many."""
+        """
+        The pairs of `find`, step by step; None: a step has found nothing, and there may be very
+        many.
+        """
         name = topic_filter.encode()
         if b"+" not in name and b"#" not in name:
             yield self.entry(name)
             return
         levels = name.split(b"/")
-        # What all names begin with, how many levels those are, and where to look from.
+        # The prefix that all names have, its number of levels, and the place to look from.
         stack = [(b"", 0, b"")]
         while stack:
             yield None
@@ -129,7 +134,7 @@ class RetainedTree(Generic[V]):
         return ((name.decode(), value) for name, value in self.find_within(apex))
 
     def find_within(self, apex: str) -> Iterator[tuple[bytes, V]]:
-        """The same by name."""
+        """The pairs of `within`, by name."""
         top = apex.encode()
         found = self.entry(top) if top else None
         if found is not None:
@@ -175,7 +180,7 @@ class RetainedTree(Generic[V]):
             yield name, value
 
     def _shared(self) -> Iterator[tuple[bytes, V]]:
-        """What a leading wildcard stands for [MQTT-4.7.2-1]."""
+        """The pairs for which a leading wildcard stands [MQTT-4.7.2-1]."""
         for name, value in self._from(b""):
             if name.startswith(_DOLLAR):
                 yield from self._from(_BEHIND_DOLLAR)

@@ -1,9 +1,9 @@
 """
 Topic filters and apexes in the order of their texts: which of them meet at all.
 
-What lies below a level begins with the same text, so it stands together, and a question looks only
-at what may be an answer: an apex that changes costs the filters that it meets, a filter the apexes
-that it meets. Each text costs its place in a list. Answers come in lists, as they stand.
+The texts below a level begin with the same text, so they stand together. A question looks only at
+texts that may be an answer. An apex that changes costs the filters that it meets, a filter the
+apexes that it meets. Each text costs its place in a list. Answers come in lists, as they stand.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class SortedFilters(SortedTexts):
 
     def wild(self, apex: str, may_branch: Callable[[int], bool]) -> Iterator[list[str]]:
         """
-        Those that may match within the apex, with a wildcard in the place of one of its levels.
+        The filters that may match within the apex, with a wildcard in the place of one of its
+        levels.
 
         `may_branch` says of a depth, in levels, whether those count whose first one is there.
         """
@@ -121,7 +122,9 @@ class SortedFilters(SortedTexts):
         yield from self.wild(apex, lambda depth: True)
 
     def _below(self, text: str, depth: int, levels: list[str]) -> Iterator[list[str]]:
-        """Those that begin with these levels, and go on as the apex does, or with wildcards."""
+        """
+        The filters that begin with these levels, and go on as the apex does, or with wildcards.
+        """
         stack = [(text, depth)]
         while stack:
             text, depth = stack.pop()
@@ -140,7 +143,7 @@ class SortedApexes(SortedTexts):
     """Apexes of zones, found by filter."""
 
     def met_by(self, topic_filter: str) -> Iterator[str]:
-        """Those within which the filter may match something."""
+        """The apexes within which the filter may match something."""
         levels = topic_filter.split("/")
         stack = [("", 0)]
         while stack:
@@ -158,7 +161,7 @@ class SortedApexes(SortedTexts):
                     stack.append((text + "/", depth + 1))
 
     def _steps(self, prefix: str) -> Iterator[str]:
-        """What is one level below the prefix."""
+        """The texts one level below the prefix."""
         found = self._next(prefix) if self._lists else ""
         while found and found.startswith(prefix):
             text = prefix + found[len(prefix) :].partition("/")[0]

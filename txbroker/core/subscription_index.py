@@ -1,9 +1,9 @@
 """
-Who gets a message: subscriptions by filter, found by topic.
+The receivers of a message: subscriptions by filter, found by topic.
 
 `SubscriptionIndex` knows nothing of clients, peers or QoS: keys and values are the caller's. The
-tree of levels is walked once per topic that is new; the answer is kept until the next change,
-because most messages go to topics that were published to before.
+tree of levels is walked once per topic that is new. The answer is kept until the next change: most
+messages go to topics that were published to before.
 """
 
 from __future__ import annotations

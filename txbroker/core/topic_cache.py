@@ -1,11 +1,11 @@
 """
-What was worked out for topics, kept as long as it is used and no longer.
+Results that were worked out for topics, kept as long as they are used and no longer.
 
-Strangers name topics, as many as they like, and most of them once. What came once must cost little,
-and must not push out what is used: so there are two generations. A topic that comes begins in the
-young one; when that is full it becomes the old one, and what the old one had is forgotten. A topic
-of the old one that comes again is young again. So one that is used stays while it comes at least
-once in the time in which half of the limit of others come.
+Strangers name topics, as many as they like, and most of them once. A topic that came once must cost
+little, and must not push out topics in use. So there are two generations. A new topic begins in the
+young generation. When that is full it becomes the old one, and the topics of the old one are
+forgotten. A topic of the old one that comes again is young again. So a topic in use stays while it
+comes often enough: at least once in the time in which half of the limit of others come.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TopicCache(Generic[V]):
             self._size += size
 
     def clear(self) -> None:
-        """What they were worked out from has changed."""
+        """Forget all results: their causes have changed."""
         if self.young or self._old:
             self.young.clear()
             self._old.clear()

@@ -1,8 +1,8 @@
 """
 The tree that both look-ups are built on: one node per topic level, the root above the first level.
 
-A node holds its children by level text and at most one item, the value of the topic or filter that
-ends there. Nothing recurses, because a topic may have tens of thousands of levels.
+A node holds its children by level text. A node has at most one item, the value of the topic or
+filter that ends there. Nothing recurses, because a topic may have tens of thousands of levels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class TopicNode(Generic[T]):
-    """One level of a tree; `item` is None where nothing ends."""
+    """A level of a tree; `item` is None where nothing ends."""
 
     __slots__ = ("children", "item")
 

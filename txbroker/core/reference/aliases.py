@@ -1,8 +1,8 @@
 """
 Topic aliases of what goes to a client (MQTT 5.0, section 3.3.2.3.4).
 
-A topic gets an alias when it comes for the second time. An alias is never given to another topic:
-so its packets may not be dropped, and nothing else has to be known of the client.
+A topic gets an alias when it comes for the second time. An alias is never given to another topic.
+So packets with aliases may not be dropped, and nothing else has to be known of the client.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class LinkReader:
         """
         Remember the header that `step` returned last, of a batch of `count` publishes.
 
-        Publishes of QoS 0 under this header belong to this client at this edge, and the reader may
+        Publishes of QoS 0 under this header belong to this client at this edge. The reader may
         forward them without asking.
         """
         header = self._header

@@ -78,9 +78,9 @@ class PacketWriter:
     The output to one connected client.
 
     `on_output` is called when output exists or was discarded, once until `is_noted` is reset.
-    `on_full` is called when the output, or the queue behind the window, passes its high mark, once
-    until `is_full` is reset. `on_fill` is called when the window becomes full. After `open_window`,
-    QoS 1 and 2 of a clean session are stored in this object only. Attributes:
+    `on_full` is called when the output, or the queue behind the window, passes its high mark. The
+    call comes once until `is_full` is reset. `on_fill` is called when the window becomes full.
+    After `open_window`, QoS 1 and 2 of a clean session are stored in this object only. Attributes:
 
     - `is_direct`: True if live messages may bypass the session, which has no earlier ones.
     - `is_shut`: True to discard QoS 0; `dropped` counts the discarded messages.
@@ -363,7 +363,7 @@ class PacketWriter:
         """
         Send messages of a `Run` from `start` up to `stop`, as `lend` does; return how many.
 
-        It ends before a message without room, of QoS 2, or too large for the client.
+        The run ends before a message without room, of QoS 2, or too large for the client.
         """
         for index in range(start, stop):
             if run.entries[index].qos != 1 or self.waiting or not self._can_launch:

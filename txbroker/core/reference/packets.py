@@ -97,8 +97,8 @@ def plain_publish(
     """
     Return the positions in a PUBLISH of this form that begins at `start` of a run, or None.
 
-    None leaves the packet to the decoder. The packet is then malformed or illegal, or has RETAIN or
-    a list that is not plain or too long, or it expires: a run does not age. Or its topic begins
+    None leaves the packet to the decoder. The packet is then malformed or illegal, has RETAIN, or
+    has a list that is not plain or too long. Or it expires: a run does not age. Or its topic begins
     with `$`, or is outside the link scope `bailiwick`. `leaves_text`: or the packet says that its
     payload is UTF-8.
     """

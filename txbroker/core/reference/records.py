@@ -136,8 +136,8 @@ class StoredRecords:
         """
         Return the matching records above `after` as a run, and the offset up to which it has all.
 
-        The run has QoS 1 alone, at most `most` records, and `room` bytes before the last one. It
-        ends at `through`, and before a record that is not plain (`plain_publish`).
+        The run has QoS 1 alone, at most `most` records, and `room` bytes before the last one. The
+        run ends at `through`, and before a record that is not plain (`plain_publish`).
         """
         data, size = bytearray(), 0
         entries: list[Entry] = []

@@ -24,8 +24,8 @@ class Run:
       single client.
     - `edge`: the node at which the packets arrived; "" for this node.
     - `size`: the size in queues (`Message.size`).
-    - `session`: the client's session, if the client is connected to this node, with its `flows` and
-      the `packet_writer` of its connection. `serial` distinguishes the runs of a session.
+    - `session`: the session of a client that is connected to this node. The session has its `flows`
+      and the `packet_writer` of its connection. `serial` distinguishes the runs of a session.
     - `offsets`: the offsets in a journal; or `first`, if the others follow it (0: not in a
       journal).
     """

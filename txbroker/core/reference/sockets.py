@@ -2,10 +2,10 @@
 Reads the sockets of clients and links, and forwards plain publishes of QoS 0 at once.
 
 `wait` reads each ready socket once, and forwards runs from the start of its bytes. A run is
-forwarded if its topics need no decision: in the own zone all go to the same edges, and elsewhere
-all go by the same route. Also each link on the way must have room. A delivery from an owner goes to
-the clients of this node, if `may_take` allows. Other bytes go to the packet reader, and the caller
-receives the descriptor with `FED`.
+forwarded if its topics need no decision. In the own zone all its topics go to the same edges, and
+elsewhere all go by the same route. Also each link on the way must have room. A delivery from an
+owner goes to the clients of this node, if `may_take` allows. Other bytes go to the packet reader,
+and the caller receives the descriptor with `FED`.
 
 Calls of `on_output` and runs for the journal are postponed until `notify_output`, so that they are
 handled together.
@@ -132,9 +132,9 @@ class Sockets:
     """
     Reads the ready sockets of clients and links.
 
-    Plain publishes of QoS 0 need no decision, and are forwarded at once: to clients of this node
-    and over links. The object asks the own zone, each route, edge and link once, and caches the
-    answer until other code has run.
+    Plain publishes of QoS 0 need no decision. The object forwards them at once, to clients of this
+    node and over links. The object asks the own zone, each route, edge and link once. The answer is
+    cached until other code has run.
     """
 
     def __init__(self, router: Switch) -> None:
@@ -221,8 +221,8 @@ class Sockets:
         EPOLLIN for each descriptor that may be read.
 
         Runs for the journal may wait up to 10 ms to be journaled together, but never until other
-        code runs. If the ready connections have more than the turn's work, some are not read: those
-        that have sent less come first. (Compiled; the reference reads all of them.)
+        code runs. If the ready connections have more than the turn's work, some are not read.
+        Connections that have sent less come first. (Compiled; the reference reads all of them.)
         """
         self._has_left = False
         self._answers.clear()
