@@ -1,1 +1,1 @@
-"""What a client session is: flows, window, subscriptions, cursors. Pure."""
+"""The state of a client session: flows, window, subscriptions, cursors. Pure."""

@@ -3,7 +3,7 @@ The order of acknowledgements to a client's publishes [MQTT-4.6.0-2, MQTT-4.6.0-
 
 Theory of operation. `AckOrder` decides whether an acknowledgement may leave now. The owner of a
 zone accepts a connection's publishes in the order of their arrival. So their acknowledgements are
-in order by themselves. A resent publish of an earlier connection is ahead: the owner may have
+in order by themselves. A resent publish of an earlier connection is ahead. The owner may have
 accepted it before publishes that now arrive first, among them new ones. Its acknowledgement was
 lost with the earlier connection. So a resent publish waits for the flow before it. Zones do not
 wait for each other.
@@ -45,8 +45,8 @@ class AckOrder:
         Enter an arriving publish to this zone.
 
         A repeat waits for the flow before it. A new publish waits if the flow before it waits. A
-        topic stays in its order until all its flows are acknowledged, even if a deeper zone is
-        found for it meanwhile.
+        topic stays in its order until all its flows are acknowledged. The order stays even if a
+        deeper zone is found for the topic meanwhile.
         """
         if topic in self._zones:
             zone, _ = self._zones[topic]

@@ -259,8 +259,8 @@ class CleanSender(BaseSender):
         """
         Take the lent messages back, as the client leaves.
 
-        Returns the leases of the messages that another client may get, and of those that none may:
-        a QoS 2 message was sent, and the session ends [MQTT-4.8.2-5].
+        Returns the leases of the messages that another client may get, and of those that none may.
+        A QoS 2 message was sent, and the session ends [MQTT-4.8.2-5].
         """
         self.poll_packet_writer()
         lent, self._leases = self._leases, None
@@ -293,7 +293,7 @@ class CleanSender(BaseSender):
         """
         True if a message that expires would wait behind the window, where it does not age.
 
-        It stays in the journal, which knows its age.
+        Such a message stays in the journal, which knows its age.
         """
         if message.expiry is None:
             return False

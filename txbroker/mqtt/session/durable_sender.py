@@ -1,10 +1,10 @@
 """
 A durable session as the sender to its client (MQTT 3.1.1, section 4.3).
 
-Rules that live here: when the window lets a message go, what is sent again after a reconnect and in
-which order [MQTT-4.4.0-1, MQTT-4.6.0-1], and that packet ids are safe before a packet with them
-leaves (protocol rule 17). What there is no room for is not taken: whoever delivers remembers the
-place in the journal and comes again.
+Rules that live here say when the window lets a message go. A packet id must be safe before a packet
+with it leaves (protocol rule 17). Rules here also say what is sent again after a reconnect and in
+which order [MQTT-4.4.0-1, MQTT-4.6.0-1]. A message without room is not taken. The caller remembers
+its place in the journal and comes again.
 
 A delivery is launched, saved, sent, and (QoS 2) released, saved, sent again, then complete. A save
 comes before each packet. A client that comes back gets all flights again, in their first order.
@@ -36,7 +36,7 @@ from txbroker.mqtt.wire.return_codes import wrong_answer
 
 class DurableSender(BaseSender):
     """
-    What goes to the client of a durable session; `window` None: nothing is on its way.
+    The sender to the client of a durable session; `window` None: nothing is on its way.
 
     Invariant: a flight that is not durable was not sent.
     """
@@ -103,7 +103,7 @@ class DurableSender(BaseSender):
         """
         Send or queue a QoS 1 or 2 message.
 
-        Return False if the client is away or no room is left: the caller must read the message
+        Return False if the client is away or no room is left. Then the caller must read the message
         again at its place. A message without a place is always accepted; beyond the limits the
         oldest of these is dropped.
         """
@@ -287,7 +287,7 @@ class DurableSender(BaseSender):
         Send a message that a group lends; return False if there is no room.
 
         At QoS 1 the message belongs to the group until PUBACK. At QoS 2 the message belongs to the
-        session as soon as the session is durable with it: no other client may get it
+        session as soon as the session is durable with it. No other client may get it
         [MQTT-4.8.2-5].
         """
         if not self.lend_room:

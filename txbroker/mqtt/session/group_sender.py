@@ -1,14 +1,15 @@
 """
-The sender of a group's session: its client is whoever distributes the messages of a shared
-subscription (MQTT 5.0, section 4.8.2).
+The sender of a group's session: its client is the coordinator of a shared subscription (MQTT 5.0,
+section 4.8.2).
 
-Theory of operation. A group is a durable session: it has the position in each journal, falls behind
-and catches up, moves between nodes and expires as any session does. In place of a connection it has
-a `GroupSink`. A message in flight is lent to a member of the group, at any node. The flight ends
-when a member has answered, and not before: so a message whose member has left is lent again.
+Theory of operation. A group is a durable session. A group has the position in each journal, falls
+behind and catches up, moves between nodes and expires as any session does. In place of a connection
+it has a `GroupSink`. A message in flight is lent to a member of the group, at any node. The flight
+ends when a member has answered, and not before. So a message whose member has left is lent again.
 
-Plain records of a journal are in flight by the run: of these only the places are kept, until they
-are answered. A message that has to be lent again gets a flight of its own, which is read again.
+Plain records of a journal are in flight by the run. The sender keeps only the places of these,
+until they are answered. A message that has to be lent again gets a flight of its own, which is read
+again.
 
 Invariant: a message in flight has a packet id, or is in a run.
 """
@@ -49,7 +50,7 @@ class GroupSink(Sink, Protocol):
 
 
 class GroupSender(DurableSender):
-    """What goes to the members of a group; `sink` is a `GroupSink`."""
+    """The sender to the members of a group; `sink` is a `GroupSink`."""
 
     __slots__ = ("_in_runs", "_unsent", "_unsent_size")
 

@@ -16,7 +16,7 @@ from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED, NO_LOCAL
 
 class Match(NamedTuple):
     """
-    What a session gets of one message.
+    The match of one message with a session.
 
     - `subscription`: the one of the highest QoS.
     - `identifiers`: the subscription identifiers that the packet carries.

@@ -1,8 +1,9 @@
 """
 A session as the receiver of what its client publishes (MQTT 3.1.1, section 4.3).
 
-Which packet ids are open [MQTT-4.3.3-2], and which answer is due: a publish is acknowledged when
-its owner has it, or this node's outbox, and its packet id is free only when that is durable.
+The receiver knows which packet ids are open [MQTT-4.3.3-2], and which answer is due. A publish is
+acknowledged when its owner has it, or this node's outbox. Its packet id is free only when that is
+durable.
 
 A packet id is free, or in a run (`plain`), or has a flow of its own. A flow is open, then taken,
 then answered; one of QoS 2 is then released. A flow that leaves its run never goes back into one.
@@ -54,7 +55,7 @@ class SessionReceiver:
     """
     The publishes of one session's client that are under way.
 
-    Those that came in runs, and of which nothing more is known than that, are in `plain`.
+    Publishes that came in runs, and of which nothing more is known, are in `plain`.
 
     Invariant: a packet id is in one of `plain` and the flows; a flow owes 0 answers or more.
     """
@@ -190,7 +191,7 @@ class SessionReceiver:
         if session.clean or session.is_over:
             self._answer_on(sink, pubcomp)
         else:
-            # With PUBCOMP the client may reuse the packet id: a crash before the save would take
+            # With PUBCOMP the client may reuse the packet id. A crash before the save would take
             # the new message for a repeat.
             session.save_then(lambda: self._answer_on(sink, pubcomp))
 

@@ -1,8 +1,8 @@
 """
-One client's state that outlives its connections: see `Session` for what it is made of.
+A client's state that outlives its connections: see `Session` for its parts.
 
-It writes through its `Sink`, the connection that it has now; it knows neither sockets nor time, nor
-where messages come from.
+A session writes through its `Sink`, the connection that it has now. Sockets, time and the sources
+of messages are unknown to it.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Session:
     """
     The session of one client id at one node; `clean`: it ends with its connection.
 
-    `places` say how far it has come in the journals, `sender` has what goes to the client and
-    `receiver` what comes from it (`has_received`: it is there by now); what concerns more than one
-    of them is here. `is_special`: True if any of its subscriptions is or was. `when_asked` is
-    called once when less is `subscribing`. `shared`: the shared subscriptions by their whole
+    `places` say how far the session has come in the journals. `sender` has what goes to the client,
+    and `receiver` what comes from it (`has_received`: it is there by now). State that concerns more
+    than one of them is here. `is_special`: True if any of its subscriptions is or was. `when_asked`
+    is called once when less is `subscribing`. `shared`: the shared subscriptions by their whole
     filter. `number`: under which a store keeps what it has very many of; 0: none. `expiry`: seconds
     that a kept session outlives its connection; None: `session_limits.age`. `level`: the protocol
     that its client spoke last.

@@ -1,9 +1,9 @@
 """
-What is on its way to one client: messages in flight with their packet ids, and what waits behind.
+The messages on their way to one client: in flight with their packet ids, or waiting behind.
 
-Bookkeeping only; when something is sent, and what has to be durable first, is the sender's.
-Two things wait: messages that cannot be read again (retained ones for a SUBSCRIBE), which come
-first, and messages that can, of which only a few are held.
+Bookkeeping only; when something is sent, and what has to be durable first, is the sender's. Two
+kinds of messages wait. Messages that cannot be read again (retained ones for a SUBSCRIBE) come
+first. Of messages that can be read again only a few are held.
 
 A message waits, then is in flight with a packet id, then is complete. A message in flight can be
 unread: its bytes are in the journal only. A message never goes from one state back to an earlier.
@@ -40,8 +40,8 @@ Upper bounds of the queued messages that a journal has, too; further ones wait i
 @attrs.frozen(kw_only=True)
 class SessionLimits:
     """
-    What a session may hold: `inflight` QoS 1/2 messages of `memory` bytes unacknowledged (one
-    message, however large, is always let through), `messages` of `size` bytes waiting for it.
+    The bounds of a session. `inflight` QoS 1/2 messages of `memory` bytes may be unacknowledged
+    (one message, however large, is always let through). `messages` of `size` bytes may wait for it.
     """
 
     inflight: int = 100
@@ -159,7 +159,7 @@ class LaunchedRun:
 
 
 Unsaved = int | LaunchedRun
-"""What waits until it is durable: the message of a packet id, or a run."""
+"""An item that waits until it is durable: the message of a packet id, or a run."""
 
 
 class Window:

@@ -1,4 +1,7 @@
-"""What CONNACK tells a client of level 5: all that differs from the defaults of the standard."""
+"""
+The properties of CONNACK for a client of level 5: all that differs from the defaults of the
+standard.
+"""
 
 from __future__ import annotations
 

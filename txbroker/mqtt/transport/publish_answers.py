@@ -1,5 +1,5 @@
 """
-What a client of level 5 is told of a publish that the node does not take (sections 3.4 and 3.5).
+The answers to a client of level 5 for publishes that the node refuses (sections 3.4 and 3.5).
 
 PUBACK or PUBREC with an error ends the exchange: nothing was stored, and the packet id is free.
 """

@@ -1,12 +1,12 @@
 """
 SHELL: the time for which a client is not read (protocol rules 20 and 21).
 
-A pause has one of two reasons: too many of the client's publishes wait for owners, or a publish was
+A pause has one of two reasons. Too many of the client's publishes wait for owners, or a publish was
 refused. The node refuses a publish if the disk has no room. The node also refuses a publish that
 would overtake the pending publishes of an earlier node of the session. Packets behind a refused
 publish wait unread, so no packet overtakes it.
 
-A client of level 5 is not closed at the end of a pause that took too long: its publishes are
+A client of level 5 is not closed at the end of a pause that took too long. Its publishes are
 answered with an error. Further ones get that at once, as long as the reason lasts.
 """
 

@@ -8,7 +8,7 @@ alone.
 
 A connection has the level of its CONNECT: 3, 4 or 5. `level5_decoder` has what differs at level 5.
 If a rule of the standard has no number, the violation names the section. Sections and clauses here
-are those of the OASIS text of MQTT 3.1.1, including its spelling of [MQTT-3-8.3-4]; a violation at
+are those of the OASIS text of MQTT 3.1.1, including its spelling of [MQTT-3-8.3-4]. A violation at
 level 5 names those of MQTT 5.0.
 """
 

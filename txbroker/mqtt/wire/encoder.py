@@ -78,10 +78,11 @@ def encode_answer(
     """
     Encode what a server answers a client that accepts packets of `most` bytes; 0: of any size.
 
-    Of the reason string and the user properties as many stay as have room [MQTT-3.2.2-19]
-    [MQTT-3.2.2-20], and so in all other answers. Without any, a packet that is still too large is
-    no bytes: it may not be sent [MQTT-3.1.2-24]. `is_brief`: the client asked for no problem
-    information, so that these properties are in CONNACK and DISCONNECT alone [MQTT-3.1.2-29].
+    The encoder leaves out the reason string and the user properties that have no room
+    [MQTT-3.2.2-19] [MQTT-3.2.2-20]. All kinds of answers are encoded so. Without any, a packet that
+    is still too large is no bytes: it may not be sent [MQTT-3.1.2-24]. `is_brief`: the client asked
+    for no problem information, so that these properties are in CONNACK and DISCONNECT alone
+    [MQTT-3.1.2-29].
     """
     if level < 5:
         return encode(packet, level)

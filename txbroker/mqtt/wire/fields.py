@@ -1,7 +1,7 @@
 """
 The data types inside a packet's body (section 1.5), read in sequence, and written.
 
-A missing, leftover or malformed byte is a `ProtocolViolation`; the clauses are those of the OASIS
+A missing, leftover or malformed byte is a `ProtocolViolation`. The clauses are those of the OASIS
 text of MQTT 3.1.1 (`level5_clauses` has those of MQTT 5.0).
 """
 

@@ -1,8 +1,8 @@
 """
 The decoder of MQTT 5.0: the bodies that differ from those of MQTT 3.1.1.
 
-Sections and clauses are those of the OASIS text of MQTT 5.0; what the shared readers raise is
-translated by `decoder`.
+Sections and clauses are those of the OASIS text of MQTT 5.0. `decoder` translates the violations of
+the shared readers.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def with_expiry(properties: bytes, seconds: float) -> bytes:
     """
     Return the properties with what is left of their interval, rounded up.
 
-    Rounding must not add to the interval: a message that no time was taken off may come here with
-    a trifle more [MQTT-3.3.2-6].
+    Rounding must not add to the interval. A message from which no time was taken off may come here
+    with a trifle more [MQTT-3.3.2-6].
     """
     place = _place(properties)
     if place is None:

@@ -46,7 +46,7 @@ class Connect:
 
     At level 5, `clean_session` is the clean start.
 
-    The class is not frozen, as `Publish` is not: with so many fields, a frozen class would take
+    The class is not frozen, as `Publish` is not. With so many fields, a frozen class would take
     most of the decoding time.
     """
 

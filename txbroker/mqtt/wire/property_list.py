@@ -1,9 +1,9 @@
 """
 The property list of a PUBLISH as bytes: encoded, cut out and checked, never decoded.
 
-A PUBLISH has one of two forms. The *wire form* is that of a client's socket: only the client's
-level tells whether a list stands before the payload. The *stored form* is that of links and stores:
-a packet with a list has the packet type 15 in place of 3. A list may be empty in both.
+A PUBLISH has one of two forms. The *wire form* is that of a client's socket. Only the client's
+level tells whether a list stands before the payload. The *stored form* is that of links and stores.
+A packet with a list has the packet type 15 in place of 3. A list may be empty in both.
 
 *Plain* lists have only properties that travel with a message unchanged. Others are left to the
 decoder. Sections and clauses are those of the OASIS text of MQTT 5.0.
