@@ -27,8 +27,8 @@ class ChangeLog(Protocol):
 
 class CutChanges(Generic[_Route]):
     """
-    Apexes at which a zone or a cut came or went, and routes whose owners are to hear more than
-    that, each once, until they are taken.
+    The news of cuts, each once, until they are taken. The news are apexes at which a zone or a cut
+    came or went, and routes whose owners are to hear more than that.
     """
 
     def __init__(self) -> None:

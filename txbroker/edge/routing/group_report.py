@@ -1,4 +1,4 @@
-"""What an edge reports on its members of a group, to the group's coordinator."""
+"""The report of an edge on its members of a group, to the group's coordinator."""
 
 from __future__ import annotations
 

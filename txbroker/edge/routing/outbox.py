@@ -1,21 +1,21 @@
 """
 An outbox: publishes that were acknowledged to their clients and wait for an owner.
 
-Its entries are numbered and never change; an entry's number is its sequence in the stream that the
-outbox is (protocol rule 1). What of it goes to which owner are its drains: one for the zone that it
-was made for, one more for each deeper zone that turns out to have topics in it. An entry belongs to
-the deepest drain that covers its topic. So nothing is ever moved or numbered anew, however often
-the tree changes under it.
+The entries of an outbox are numbered and never change. An entry's number is its sequence in the
+stream that the outbox is (protocol rule 1). A drain has the entries for one owner. One drain is for
+the zone that the outbox was made for, and one more for each deeper zone that turns out to have
+topics in it. An entry belongs to the deepest drain that covers its topic. So nothing is ever moved
+or numbered anew, however often the tree changes under it.
 
-What goes to one zone is a publish stream of its own. Before anything of it is sent on a connection,
-the owner is asked how far it has taken the streams in which entries may have been sent before
-(protocol rule 2). Entries are read in chunks, sent in order, and forgotten until they are answered:
-a broken connection has them read again.
+The entries for one zone are a publish stream of its own. Before a drain sends on a connection, the
+owner is asked for its marks. The question is about the streams in which entries may have been sent
+before (protocol rule 2). Entries are read in chunks, sent in order, and forgotten until they are
+answered. After a broken connection they are read again.
 
-Where a deeper zone appears, a drain for it is split off. What the first one had sent and was not
-answered is in doubt for both. The owner of the deeper zone knows (marks go along with a handover,
-and it is the only one who may take more); so does the first owner, as long as nothing more is sent
-to it: `is_paused` until one of them has told.
+Where a deeper zone appears, a drain for it is split off. The unanswered entries of the first drain
+are in doubt for both. The owner of the deeper zone knows their state: marks go along with a
+handover, and only that owner may take more. So does the first owner, as long as nothing more is
+sent to it: `is_paused` until one of them has told.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ BATCH_BYTES = 128 * 1024
 
 class Outbox:
     """
-    One outbox; `is_open` while entries are added, `is_restored` when an earlier process did.
+    An outbox of one zone; `is_open` while entries are added, `is_restored` when an earlier process
+    did.
 
     Invariant: durable <= last; each drain is of an apex of its own within the zone.
     """
@@ -150,7 +151,7 @@ class Outbox:
 
 class OutboxDrain:
     """
-    What of an outbox goes to the zone `apex`: see the module's text.
+    The drain of an outbox to the zone `apex`: see the module's text.
 
     `attempt` grows with each connection that it is used on, so that late answers are known as such.
     While there are `blocks`, nothing is sent: something has to be durable first, or the owner to

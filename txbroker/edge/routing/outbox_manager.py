@@ -1,12 +1,12 @@
 """
 The outboxes of an edge: what goes into them, and when they begin and end.
 
-An outbox takes no more entries once the tree around its zone has changed: so whatever a client
-published later is in a later one, and the order of a topic's publishes is kept. A client that may
+An outbox takes no more entries once the tree around its zone has changed. So a client's later
+publishes are in a later outbox, and the order of a topic's publishes is kept. A client that may
 have something left for an owner publishes behind it; who has not goes on live.
 
-What a crash must not forget is durable before it counts: the id of a client's QoS 2 flow before its
-entry, the stream in which an entry was sent before.
+Two things are durable before they count, so that no crash forgets them: the id of a client's QoS 2
+flow before its entry, and the stream in which an entry was sent before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What one owner is to serve to this edge: filters, and the questions about them."""
+"""
+The interest at one owner: the filters that it serves to this edge, and the questions about them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Mapping, Set
 class OwnerInterest:
     """
     The interest at one owner. A question asks from which offset on a filter holds, and for its
-    retained messages; it is open until the owner answers, or the link breaks. `groups` are the
-    shared subscriptions that the owner coordinates.
+    retained messages. A question is open until the owner answers, or the link breaks. `groups` are
+    the shared subscriptions that the owner coordinates.
     """
 
     __slots__ = ("_filters", "_requests", "groups")

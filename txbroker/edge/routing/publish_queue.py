@@ -1,15 +1,15 @@
 """
-What an edge's clients publish to one zone, and where each publish is.
+The publishes of an edge's clients to one zone, and where each publish is.
 
 A publish passes through three places, in this order and never back in another: `waiting` (not
-sent), sent (numbered, not answered), and, where a link broke under it, in doubt (sent once; the
-owner is asked for its mark before it is sent again, protocol rule 2). QoS 0 is neither numbered nor
-kept once it was sent. Where the owner cannot be reached, QoS 1 and 2 leave the queue for an outbox;
-what `drains` bring from there is sent beside the rest.
+sent), sent (numbered, not answered), and, where a link broke under it, in doubt. A publish in doubt
+was sent once; the owner is asked for its mark before it is sent again (protocol rule 2). QoS 0 is
+neither numbered nor kept once it was sent. Where the owner cannot be reached, QoS 1 and 2 leave the
+queue for an outbox. The publishes that `drains` bring from there are sent beside the rest.
 
-What waits may have to wait for more than a link: for the answers to publishes in doubt, for
-`holders`, the queues of earlier owners that have still to answer for topics of this zone, and for
-earlier entries in an outbox.
+A waiting publish may have to wait for more than a link: for the answers to publishes in doubt, and
+for earlier entries in an outbox. It may also wait for `holders`, the queues of earlier owners that
+have still to answer for topics of this zone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txbroker.mqtt.session.session import Session
 
 
 class Draining(Protocol):
-    """What an outbox has for one owner, as the queue there sees it."""
+    """The entries of an outbox for one owner, as the queue there sees them."""
 
     @property
     def is_busy(self) -> bool:
@@ -45,8 +45,8 @@ class WaitingBytes:
 
 class PublishQueue:
     """
-    The publishes to one zone. `is_clear`: nothing here goes before a new publish; it is for others
-    to look at, on each packet, and written here alone.
+    The publishes to one zone. `is_clear`: nothing here goes before a new publish. Others look at it
+    on each packet; it is written here alone.
 
     Invariant: is_clear == nothing waits, is in doubt, is held or is behind an outbox.
     Invariant: each size is the sum of what waits.
@@ -139,7 +139,7 @@ class PublishQueue:
 
     @property
     def drains(self) -> Sequence[Draining]:
-        """What outboxes have for the owner."""
+        """The entries that outboxes have for the owner."""
         return self._drains
 
     @property
@@ -170,7 +170,7 @@ class PublishQueue:
 
     @property
     def waiting(self) -> Collection[Item]:
-        """What was not sent, in order."""
+        """The publishes that were not sent, in order."""
         return self._waiting
 
     @property
@@ -249,7 +249,7 @@ class PublishQueue:
 
     @property
     def sent(self) -> Collection[Item]:
-        """What was sent and is not answered, in order."""
+        """The publishes that were sent and are not answered, in order."""
         return self._sent
 
     def note_sent(self, item: Item) -> None:
@@ -309,7 +309,7 @@ class PublishQueue:
 
     @property
     def doubts(self) -> Sequence[InDoubt]:
-        """What lost links left unanswered, in order."""
+        """The publishes that lost links left unanswered, in order."""
         return self._doubts
 
     def doubt_sent(self, key: MarkKey) -> None:

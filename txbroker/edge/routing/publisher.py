@@ -1,10 +1,10 @@
 """
 From a client's publish to the owner of its topic, in order, once.
 
-Publishes of one client to one zone reach the owner in the order of their arrival. Each goes through
-the same places: it waits, is sent, is in doubt after a broken link, or goes to an outbox (see
-`PublishQueue`). A publish may come back after a refusal, a broken link or a move of its zone. Then
-it goes to the front of the queue where it belongs now, before all later ones (protocol rule 13).
+Publishes of one client to one zone reach the owner in the order of their arrival. Each publish
+waits, is sent, is in doubt after a broken link, or goes to an outbox (see `PublishQueue`). A
+publish may come back after a refusal, a broken link or a move of its zone. Then it goes to the
+front of the queue where it belongs now, before all later ones (protocol rule 13).
 
 Publishes for a new cut are held until the earlier owner has answered all in flight below it.
 """

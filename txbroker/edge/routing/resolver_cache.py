@@ -1,13 +1,13 @@
 """
-What an edge knows of the tree of zones: the resolver's cache.
+The resolver's cache: what an edge knows of the tree of zones.
 
-One `Route` per known apex. An owner's answer names *all* cuts of its zone, so one answer tells the
-owner of every topic in it; a topic never seen before costs a look-up here, not a question. What is
-known is used until something better is known (serve stale, RFC 8767): a wrong entry costs a refusal
-and another step, never a wrong write, since the owner checks every publish.
+The cache has a `Route` per known apex. An owner's answer names *all* cuts of its zone, so one
+answer tells the owner of every topic in it. A topic never seen before costs a look-up here, not a
+question. An entry is used until a better one is known (serve stale, RFC 8767). A wrong entry costs
+a refusal and another step, never a wrong write, since the owner checks every publish.
 
 Two views, on purpose. `find` (publishes) uses every cut that anybody told. `cover` (subscriptions)
-uses `Route.cuts`, which for a connected owner only its own delivery stream changes: an edge that
+uses `Route.cuts`, which for a connected owner only its own delivery stream changes. An edge that
 learns of a cut by another way must not take the child's records before the parent's last ones
 (protocol rule 13).
 """
@@ -168,7 +168,7 @@ class ResolverCache:
         """
         Return the route at which the walk for filters with this literal prefix begins.
 
-        The route is that of the deepest trusted zone around the prefix: cuts of the zone above lead
+        The route is that of the deepest trusted zone around the prefix. Cuts of the zone above lead
         there, or are unknown.
         """
         route = self.find(prefix)

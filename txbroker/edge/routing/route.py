@@ -1,11 +1,12 @@
 """
-One zone as this edge sees it: where its owner is, and how far it has followed the zone's stream.
+A zone as this edge sees it: where its owner is, and how far the edge has followed the zone's
+stream.
 
-The connection to the owner has the states of `RouteState`; the table there says which event leads
-to which, and `_move` alone takes that step. Beside it a route has, each in its own object, the
-publishes to the owner (`queue`), the filters that the owner is to serve (`interest`), and the
-subtrees that this edge claims there (`claims`). Here are what the resolver told, and the position
-in the stream of deliveries.
+The connection to the owner has the states of `RouteState`. The table there says which event leads
+to which state, and `_move` alone takes that step. A route has three other parts, each in its own
+object. `queue` has the publishes to the owner, `interest` the filters that the owner is to serve,
+and `claims` the subtrees that this edge claims there. Here are what the resolver told, and the
+position in the stream of deliveries.
 """
 
 from __future__ import annotations
@@ -354,7 +355,7 @@ class Route:
         """
         Return the position up to which deliveries of a claimed apex are processed.
 
-        While deliveries that waited for the claim still come, this is behind `position`: live
+        While deliveries that waited for the claim still come, this is behind `position`. Live
         deliveries may have gone far ahead before the claim.
         """
         return self.claims.claiming.get(apex, self._position)

@@ -1,9 +1,9 @@
 """
 The states of a route, and which event leads from which state to which.
 
-A route begins and ends idle. A link to another node is dialed, is online, and is lost; a zone of
+A route begins and ends idle. A link to another node is dialed, is online, and is lost. A zone of
 this node itself is opened and is then local. An event that the table lacks cannot come: `after`
-raises, so that a fault here shows at its first step, and not by a publish that waits for ever.
+raises, so that a fault here shows at its first step. Otherwise a publish would wait for ever.
 """
 
 from __future__ import annotations

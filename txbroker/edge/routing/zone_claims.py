@@ -1,11 +1,11 @@
 """
 The claims of an edge at one owner: subtrees that the zone inherited (protocol rule 13).
 
-An owner that inherits a subtree holds its deliveries to this edge until the edge has processed
-those of the earlier owner. The edge then claims the apex. A claim is made, is answered by the
-deliveries that waited (`claiming`), is complete, and stays on the list: a later link repeats it.
-Where sessions read those deliveries from the journal (`read`), the end of the claim has to be
-durable before the owner hears of it.
+An owner that inherits a subtree holds its deliveries to this edge. They wait until the edge has
+processed those of the earlier owner. The edge then claims the apex. A claim is made, is answered by
+the deliveries that waited (`claiming`), is complete, and stays on the list. A later link repeats
+it. Sessions may read those deliveries from the journal (`read`). Then the end of the claim has to
+be durable before the owner hears of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class StreamPosition:
 
 class ZoneClaims:
     """
-    One route's claims. `claiming` and `read` are for others to look at, and written here alone.
+    The claims of one route. `claiming` and `read` are for others to look at, and written here
+    alone.
 
     Invariant: read and claiming <= apexes.
     """

@@ -260,8 +260,9 @@ class CatchUp:
         """
         True if the session can read what lies before the cut at which the cursor's part begins.
 
-        The session was current at the cut, and fell behind after it: what waited in its window was
-        discarded as its client left. At another node the two parts are read at different speeds.
+        The session was current at the cut, and fell behind after it. The messages that waited in
+        its window were discarded as its client left. At another node the two parts are read at
+        different speeds.
         """
         behind = session.places.behind
         route = self._zones.get(later.part.zone) if len(behind) > 1 else None

@@ -209,7 +209,7 @@ class ClientSessions:
         """
         Return the streams in which open QoS 2 publishes of durable sessions were sent.
 
-        Streams of publishes that the owner has taken count, too: after a crash here the node might
+        Streams of publishes that the owner has taken count, too. After a crash here the node might
         have lost that answer.
         """
         for session in self.sessions.values():

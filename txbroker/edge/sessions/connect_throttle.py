@@ -8,7 +8,7 @@ them late. Then all are refused, and so are those of other nodes, whose calls wa
 The others wait. Each waits in the order of arrival within its source, and sources take turns.
 Otherwise a crowd from one host makes all others wait for its end.
 
-Nodes that do not answer delay only the CONNECTs that need them: if no look-up ends for `PATIENCE`,
+Nodes that do not answer delay only the CONNECTs that need them. If no look-up ends for `PATIENCE`,
 as many more begin (a new round).
 """
 
@@ -30,9 +30,9 @@ AT_ONCE = 16
 """
 Look-ups that run at the same time.
 
-They end together, as they go in one request. With 32, such a turn of the event loop took 15 ms, and
-each look-up took several of these: a storm of CONNECTs doubled the time of a CONNECT from another
-host.
+The look-ups end together, as they go in one request. With 32, such a turn of the event loop took 15
+ms, and each look-up took several of these. A storm of CONNECTs doubled the time of a CONNECT from
+another host.
 """
 
 PATIENCE = 0.1

@@ -2,7 +2,8 @@
 Where a session's cursor begins in a part, and which sessions need one there.
 
 A cursor begins at a place that the session has reached, and never before a record that the session
-has. What must be read first stops it: an earlier part (`stops`), or a place of that part (`after`).
+has. Unread records that come first stop it: an earlier part (`stops`), or a place of that part
+(`after`).
 """
 
 from __future__ import annotations

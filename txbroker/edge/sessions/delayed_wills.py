@@ -1,8 +1,8 @@
 """
 Wills whose delay runs (MQTT 5.0, section 3.1.3.2.2).
 
-A will is due when its connection has ended without DISCONNECT. It is published when its delay or
-its session has ended, whichever is first. A client that comes back to its session cancels it.
+A will is due when its connection has ended without DISCONNECT. The will is published when its delay
+or its session has ended, whichever is first. A client that comes back to its session cancels it.
 """
 
 from __future__ import annotations

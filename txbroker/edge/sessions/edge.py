@@ -2,10 +2,10 @@
 The edge: clients on one side, routes to owners on the other.
 
 The shells call in (a connection, a link, the resolver) and are called through the ports `Sink`,
-`OwnerPort` and `Connector`. What owners and the resolver say is acted on here, but for zones that
-are cut or come back, in `cuts`; what clients say in `clients` and `subscriptions`. Between them are
-the two halves, `publishing` and `interests`. What comes from an owner goes to this node's clients,
-by `delivery`, and nowhere else.
+`OwnerPort` and `Connector`. The edge acts on what owners and the resolver say. `cuts` acts on zones
+that are cut or come back; `clients` and `subscriptions` act on what clients say. Between them are
+the two halves, `publishing` and `interests`. Deliveries from an owner go to this node's clients, by
+`delivery`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -292,7 +292,8 @@ class Edge:
         """Note that this node serves the zone from now on: a link to an earlier owner is closed."""
         if not route.is_local and route.state is not RouteState.IDLE:
             if route.port is not None:
-                # What it left unanswered is in doubt from here on, and this node knows the marks.
+                # The publishes that the link left unanswered are in doubt from here on, and this
+                # node knows the marks.
                 route.port.close("the zone is served here")
             self._connector.disconnect(route)
         route.serve()

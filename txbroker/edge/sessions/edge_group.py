@@ -4,7 +4,7 @@ The members of one group at one edge.
 A member is a session with the shared subscription, connected or away. A connected member takes
 turns with the others: each message goes to the next member that has room for it. A lent message is
 held until its member has answered (done), or has left (returned). Messages that come in a run are
-given to members by the run: the core has their packet ids, and this module their places.
+given to members by the run. The core has their packet ids, and this module their places.
 
 Invariant: a message is held, done or returned, and never two of these.
 """

@@ -9,7 +9,7 @@ Parts that begin later, when a zone is cut or comes back, follow from the transi
 From time to time every session states anew which subscriptions hold, from its present offsets on.
 Retention deletes older rows, and transitions that a node did not hear of are covered from then on.
 
-A QoS 2 message counts as delivered with its PUBREC: the client owns it from there on (MQTT 3.1.1,
+A QoS 2 message counts as delivered with its PUBREC. The client owns it from there on (MQTT 3.1.1,
 section 4.3.3). The message is never sent again, and the rest of the flow concerns its packet id
 alone.
 """

@@ -1,10 +1,11 @@
 """
-What the owners of zones keep for this edge: its low-water marks (protocol rules 6 and 31).
+The low-water marks of this edge: the records that owners of zones keep for it (protocol rules 6 and
+31).
 
-Once a second it is worked out what the sessions that are here need of each part, and what those
-needed that went to other nodes (`left`): their marks stay until the new node's are durable at the
-owners. An owner is told the marks of its zone and of all zones below, whoever serves these: a part
-goes to the node above with its zone, and its marks are to be there before this edge hears of it.
+Once a second the edge works out what its sessions need of each part. It adds the needs of sessions
+that went to other nodes (`left`). Their marks stay until the new node's are durable at the owners.
+An owner is told the marks of its zone and of all zones below, whoever serves these. A part goes to
+the node above with its zone, and its marks are to be there before this edge hears of it.
 
 A mark is worked out, then made durable with the positions, then told, then confirmed. A need below
 a mark lowers the mark at once. A need that has risen raises the mark at a later look.
@@ -56,8 +57,8 @@ Holders = dict[JournalId, tuple[JournalHolder, ...]]
 @attrs.define(slots=True, eq=False)
 class _Told:
     """
-    One connection to an owner. `sent` is what was told and is not confirmed, by number; what is in
-    force there is `confirmed` or any of these.
+    The marks told on one connection to an owner. `sent` are the marks that were told and are not
+    confirmed, by number. In force at the owner is `confirmed` or any of these.
     """
 
     port: OwnerPort
@@ -107,7 +108,7 @@ class _Told:
 class LowWater:
     """
     The marks of one edge; `left` gives the places that sessions needed when they left and that
-    their new nodes have not confirmed, `wake` connects to an owner.
+    their new nodes have not confirmed. `wake` connects to an owner.
 
     Invariant: the mark of a part <= what any session here needs of the part.
     """

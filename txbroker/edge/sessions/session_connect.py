@@ -75,7 +75,7 @@ class SessionConnect:
 
         `refuse` gets the reason in one line, and whether to notify the client. The client is not
         notified if its id was taken over meanwhile. For a session that has to be looked up, the
-        attempt is returned: the caller ends the attempt when the client is gone. If many attempts
+        attempt is returned. The caller ends the attempt when the client is gone. If many attempts
         wait, `drop_if_gone` is called to check the connection, and attempts from another `host` go
         first.
         """

@@ -1,14 +1,14 @@
 """
 Where sessions stand in the journals of the zones: what is left to a cursor, and when.
 
-An absent durable session has a cursor in every part that may have something for it: it gets one
-when its client leaves, and when a part appears later. A client that is here needs one only where
-its session is behind. Here is also what follows from the tree of zones: where one is cut or comes
-back, what lies before that point is taken before what lies behind it (protocol rules 7 and 13).
+An absent durable session has a cursor in every part that may have something for it. The session
+gets one when its client leaves, and when a part appears later. A client that is here needs one only
+where its session is behind. The module also follows the tree of zones. Where a zone is cut or comes
+back, records before that point are taken before the records behind it (protocol rules 7 and 13).
 
-A session is live in a part (the edge's stream position is its own), or behind (it has a cursor), or
-has set the part aside. A cursor begins where the session stands, reads on, and goes when it meets
-the stream. The position that is durable follows the stream a second later.
+A session is live in a part (the edge's stream position is its own), or is behind (it has a cursor).
+Or it has set the part aside. A cursor begins where the session stands, reads on, and goes when it
+meets the stream. The position that is durable follows the stream a second later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the sessions of an edge ask of it: to save them, to feed them, to count what they drop."""
+"""The requests of sessions to their edge: to save them, to feed them, to count what they drop."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """
-What is durable of an edge's sessions, and when.
+The durable state of an edge's sessions, and when it is written.
 
-A session that changed is written with the next group commit, once however often it changed, or
-within a second where nobody waits for that. Packets whose flow has to be safe first (protocol rule
-17) leave when that commit is done. For the zones in which nobody is behind, one position for all
-sessions is enough: `checkpoint` writes it, after the sessions that it does not hold for.
+A changed session is written with the next group commit, once however often it changed. Where nobody
+waits for that, it is written within a second. Packets whose flow has to be safe first (protocol
+rule 17) leave when that commit is done. For the zones in which nobody is behind, one position for
+all sessions is enough: `checkpoint` writes it, after the sessions that it does not hold for.
 
 A session is written as a whole while it is small. Of a large one a row is written for each filter
-and each open publish that changed (`SessionRows`): what a commit costs goes by what changed,
-however much a client has. A session that was kept as a whole by an earlier version is one that has
-grown.
+and each open publish that changed (`SessionRows`). So a commit costs by what changed, however much
+a client has. A session that was kept as a whole by an earlier version is one that has grown.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class SessionStore:
     """
     Keeps the durable sessions; `lived` is what the node has lived, in microseconds.
 
-    `messages` holds those that sessions wait for and that cannot be read again, `passages` names
-    what this edge went through when zones changed hands. `filters` and `publishes` have the rows of
-    large sessions.
+    `messages` holds the messages that sessions wait for and that cannot be read again. `passages`
+    names the transitions of this edge when zones changed hands. `filters` and `publishes` have the
+    rows of large sessions.
 
     A session that is over writes nothing, whoever asks: its name is its successor's.
     """

@@ -11,8 +11,8 @@ A QoS 2 publish moves with the origin id with which it was sent. The old node na
 in its Hello until the new node has asked. So the owner does not forget the stream's mark (protocol
 rules 2 and 16).
 
-The new node may have a session of that id already (`roaming: fresh`, or one begun while a site was
-away). Then that session takes in the moved one (see `session_merge`).
+The new node may have a session of that id already (`roaming: fresh`, or a session begun while a
+site was away). Then that session takes in the moved one (see `session_merge`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ HELD_LIMIT = 10_000
 @attrs.define(slots=True, eq=False)
 class SubscribeRequest:
     """
-    One SUBSCRIBE packet on its way.
+    A SUBSCRIBE packet on its way.
 
     - `zoned`: the filters for which zones are asked (`$SYS` is the node's own).
     - `fresh`: the filters that the session did not have; live messages of the others are not

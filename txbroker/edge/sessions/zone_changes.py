@@ -4,11 +4,11 @@ Zone cuts as an edge follows them: a zone is delegated, comes back, or is reclai
 Interest, publishes and cursors move to the zone that has the topics from then on. The streams of
 owners announce the changes, and so do the answers of the resolver. For each zone below a route:
 
-- cut (`on_cut`, `replace_cuts`): the edge claims the new zone, and sessions follow its part after
-  the parent's records before the cut;
-- ending (`end`): another owner has announced the part's end; its link is closed, and sessions read
+- cut (`on_cut`, `replace_cuts`): the edge claims the new zone. Sessions follow its part after the
+  parent's records before the cut;
+- ending (`end`): another owner has announced the part's end. Its link is closed, and sessions read
   the rest from the journal;
-- gone (`on_zone_end`): its stream ended, or no cut leads to it; its unanswered publishes go to the
+- gone (`on_zone_end`): its stream ended, or no cut leads to it. Its unanswered publishes go to the
   zones that own their topics now, its doubts to the zone above.
 """
 

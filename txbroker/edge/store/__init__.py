@@ -1,1 +1,1 @@
-"""What an edge keeps on disk beside sessions: outboxes, the resolver cache."""
+"""The state of an edge on disk beside sessions: outboxes, the resolver cache."""

@@ -3,7 +3,7 @@ SHELL: the outboxes of a node: for each, a log of entries under `data/outbox/<zo
 
 The state of an outbox (see `edge.routing.stored_outbox`) is in a table. The log has the entries
 alone: raw PUBLISH packets and their publishers. For entries that were sent before, the batch has
-the stream and the first sequence as a mark; each run of such sequences is one batch. A will has a
+the stream and the first sequence as a mark. Each run of such sequences is one batch. A will has a
 batch of its own, with its id as a mark.
 """
 
