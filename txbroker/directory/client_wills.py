@@ -3,14 +3,15 @@ Wills of clients whose node is silent (protocol rule 25).
 
 Theory of operation. Each keeper has the wills of its share of the clients. A node is due when no
 message came from it for `after` seconds and it does not answer either. The first reachable keeper
-of the client's id then publishes the will, unless a keeper knows a newer session of the id.
+of the client's id then publishes the will. A keeper that knows a newer session of the id prevents
+that.
 
 A node that starts publishes the wills of its own earlier lives after the same time, under the same
 condition. Several nodes may publish one will: the will's id lets its owner accept the will once.
 
-A will with a delay is due when the delay has passed, too: for a keeper since it last heard of the
-node, for the node itself since it started. The will of a session that ends with its connection has
-no delay.
+A will with a delay is due when the delay has passed, too. A keeper counts the delay since it last
+heard of the node, the node itself since it started. The will of a session that ends with its
+connection has no delay.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from txbroker.directory.session_ownership import SessionOwnership
 @attrs.frozen(kw_only=True, eq=False)
 class DirectoryParts:
     """
-    What this node knows of members, entries and sessions, and how it works on them.
+    The members, entries and sessions that this node knows, and the parts that work on them.
 
     The shell runs what `spawn` gets; `now` are the seconds since some fixed moment.
     """

@@ -173,6 +173,7 @@ class SessionHost(Protocol):
         """
         Publish the will of a client of `node`.
 
-        `sent` is called when the owner or the outbox has accepted the will; at QoS 0, when the will
-        has left. See `client_wills.will_id` for the id that makes an owner accept the will once.
+        `sent` is called when the owner or the outbox has accepted the will. At QoS 0 it is called
+        when the will has left. See `client_wills.will_id` for the id that makes an owner accept the
+        will once.
         """

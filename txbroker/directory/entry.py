@@ -5,7 +5,7 @@ Rules that this file alone keeps:
 
 - A kept session (clean session 0) has an *incarnation*, which grows with each change of the holder.
   Of two entries the greater incarnation counts; of two equal ones, the greater node name.
-- A clean session ends the session that it found: its entry counts above every incarnation up to
+- A clean session ends the session that it found. Its entry counts above every incarnation up to
   `replaces`, and below any later one. A clean session never counts above a kept session that it has
   not seen. Otherwise a late message of a dead connection would end a session promised since.
 - Of two clean sessions with equal `replaces`, the greater `incarnation` counts, then the node name.

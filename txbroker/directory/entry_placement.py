@@ -2,7 +2,7 @@
 The keepers of this node's sessions, while members join and leave.
 
 The keepers of each id are cached. A change of the members is processed in slices. A newcomer is
-compared with an id's earlier keepers; only the loss of a keeper needs a look at all members. A
+compared with an id's earlier keepers. Only the loss of a keeper needs a look at all members. A
 request for the keepers of a stale id updates that id first.
 """
 

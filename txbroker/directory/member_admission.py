@@ -3,15 +3,15 @@ The admission of members that another node names: a member counts once it has an
 
 Theory of operation. A member keeps entries, so a majority of a client's keepers needs it. The word
 of one node alone makes no member. Otherwise one message with ten thousand invented members would
-leave durable clients without a majority. A node that a child or a call names is asked at the named
-address, and is no member before its answer.
+leave durable clients without a majority. This node asks a node that a child or a call names, at the
+named address. The named node is no member before its answer.
 
 Members that this node's own parent names are believed, since the parent has asked. So all nodes of
 a site reach the same list, and a cut moves no entry. A node that is cut off stays a member.
 
 A member's new address is asked, too, before use. A removal needs no answer: a command makes it, of
-a node that does not answer. The command reaches unanswered members, too: other nodes count them as
-keepers, and see other members than this node until the removal.
+a node that does not answer. The command reaches unanswered members, too. Until the removal other
+nodes count them as keepers, and see other members than this node.
 
 Questions leave at a bounded rate, in turn for each source. Members beyond the room of a source are
 left out.

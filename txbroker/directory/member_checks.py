@@ -2,7 +2,7 @@
 Checks of another member's messages about sessions, before use (protocol rule 28).
 
 A number counts only near the greatest known number of its client id. Each next number is greater
-than all before: a far number would leave no room behind it, at any node and in any life. A will
+than all before. So a far number would leave no room behind it, at any node and in any life. A will
 must be a publish that its client may send.
 """
 

@@ -2,9 +2,9 @@
 The nodes that this one knows, by site; the same list everywhere, sooner or later.
 
 A node becomes a member when it joins the tree and stays one until a command removes it, whether it
-is reachable or not: who keeps which entry of the directory must not change with every cut. Lists
-are merged as a union. Each member's record has a version, which only that node raises for itself
-(a new address) and a command raises to remove it; the greater version counts.
+is reachable or not. Otherwise the keepers of an entry would change with every cut. Lists are merged
+as a union. Each member's record has a version, and the greater version counts. Only that node
+raises it for itself (a new address); a command raises it to remove the member.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _NOW, _ONCE = b"now", b"once"
 @attrs.frozen(kw_only=True)
 class Member:
     """
-    A node: its name, the address of its control plane (host:port), its site, the version; the
-    identity of its data folder, where that is known.
+    A node: its name, the address of its control plane (host:port), its site, the version. The
+    identity of its data folder is here where it is known.
     """
 
     name: str
@@ -61,8 +61,8 @@ class Member:
 
 class Members:
     """
-    What node `name` of `site` knows. A root knows everyone there is; any other node is to be told
-    once (`merge_list`) before it may conclude anything from its list.
+    The members that node `name` of `site` knows. A root knows all members. Any other node is to be
+    told once (`merge_list`) before it may conclude anything from its list.
 
     `is_alone`: this node is the only member of its site. `left_out` counts members for which there
     was no room; `unsettlings` grows whenever what others have said before is not enough any more.

@@ -2,9 +2,9 @@
 Moves whose session no longer exists: the node discards the state that it retains for them.
 
 The new holder of a session notifies the earlier holders when they may discard that state. Three
-holders notify no node: a holder that ended the session, a removed member, and a member that was
-away for longer than sessions live. The sweep finds the first by a read of the directory, which
-names no session of the id. The sweep finds the others by the members and the age of the move.
+holders notify no node. One ended the session, one was removed, and one was away for longer than
+sessions live. The sweep finds the first by a read of the directory, which names no session of the
+id. The sweep finds the others by the members and the age of the move.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MoveSweep:
     """
     The moves from one node for which its `host` or its `holdings` retain state.
 
-    `let_go` discards that state. `is_old` gets a reading of the node's lived time, in microseconds,
-    and returns True if sessions of that time have expired.
+    `let_go` discards that state. `is_old` gets a reading of the node's lived time, in microseconds.
+    It returns True if sessions of that time have expired.
     """
 
     def __init__(

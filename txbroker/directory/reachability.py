@@ -2,7 +2,7 @@
 Members that do not answer this node, and for how long, as the calling shell has observed.
 
 In a site of two members the entry of a client id has two keepers, and a majority is both. A node
-whose peer is *known* to be away stands for both. Such a node may begin sessions; the nodes merge
+whose peer is *known* to be away stands for both. Such a node may begin sessions. The nodes merge
 them when they meet, as those of a site that was cut off. Proof is several unanswered calls, over a
 longer time than a quick restart.
 """

@@ -108,7 +108,7 @@ class Register:
     an entry to send yet; `relayed` are entries that name other nodes. `established`: the asker has
     been settled once, so its list and relays are valid evidence.
 
-    `catching_up`: the members changed, and the batch has the ids for which the keeper is new; the
+    `catching_up`: the members changed, and the batch has the ids for which the keeper is new. The
     part with `last` completes these ids. `silent` are members that the asker watches and that do
     not answer.
     """

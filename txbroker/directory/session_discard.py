@@ -12,7 +12,7 @@ Theory of operation. The discard decides when a clean session may begin. Its ste
 
 Some nodes do not answer within `wait` seconds, or are known to be away. A node that has never
 joined knows no other node to ask. In these cases the discard is stored durably, and done later. By
-then the client may have been elsewhere, so a holder keeps a session that is newer than the clean
+then the client may have been elsewhere. So a holder keeps a session that is newer than the clean
 one.
 
 The machine's clock tells the age of the clean session, also to a later process of the node. A clock
@@ -321,8 +321,8 @@ class SessionDiscards:
         True if a site has no session of the id left.
 
         With `is_sole`, the other node of two may hold a session. Another site does not learn of the
-        clean session. There, a session that counts below an ended one may still be offered to that
-        one's node.
+        clean session. There, a session that counts below an ended session may still be offered to
+        the ended session's node.
         """
         if not isinstance(decision, NoSession) or decision.is_sole:
             return False

@@ -8,9 +8,9 @@ The holder of a session decides who gets it; whoever asks takes one step after t
     release   the holder durably leaves a tombstone: the session is the taker's
     (adopt)   the taker opens it
 
-Whatever is cut or dies on the way, one of the two can tell, and the other one asks it until it
-does. docs/guarantees.md has a table of the cases. Nothing here is safe before the store says so;
-the shell waits for that before a reply leaves.
+Calls may be cut or nodes die on the way. One of the two nodes can always tell, and the other one
+asks it until it does. docs/guarantees.md has a table of the cases. Nothing here is safe before the
+store says so; the shell waits for that before a reply leaves.
 """
 
 from __future__ import annotations

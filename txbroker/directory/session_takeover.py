@@ -14,7 +14,7 @@ session may begin. For an id whose session is not here, the steps are:
    `wait` has expired, then refuses, or begins a session to be merged later (`roaming: fresh`).
 
 The same steps fetch a session that must be merged into a session here. If this node is the only
-member, its own entries alone decide that no session exists, and that one may begin.
+member, its own entries alone decide that no session exists. Then a new session may begin.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class SessionTakeovers:
         """
         Ask whether a copy here was released; return True if the session is here now.
 
-        A removed node cannot be asked, and may have released the copy. This node adopts its copy:
-        no other node has the session, and without the copy the client would be refused for ever.
+        A removed node cannot be asked, and may have released the copy. This node adopts its copy.
+        No other node has the session, and without the copy the client would be refused for ever.
         """
         arriving = self._ownership.arriving[client_id]
         if self._members.is_removed(arriving.node):

@@ -2,7 +2,7 @@
 SHELL: the directory's requests to other members over gRPC.
 
 A request leaves when all changes on which it may rest are durable in this node's store. Entries and
-claims rest on the directory's own tables alone: these requests do not wait for the syncs of busy
+claims rest on the directory's own tables alone. These requests do not wait for the syncs of busy
 clients.
 """
 

@@ -1,9 +1,9 @@
 """
 Requests and replies of the client directory, between the wire and plain values.
 
-The messages of directory.proto have the names and the fields of the values. So one rule serves all:
-a field is set from the attribute of its name, None is left out, tuples are repeated. A test
-compares the two.
+The messages of directory.proto have the names and the fields of the values. So one rule serves all
+messages. A field is set from the attribute of its name, None is left out, tuples are repeated. A
+test compares the two.
 """
 
 from __future__ import annotations
