@@ -2,9 +2,9 @@
 Records that an authority has taken and may not show yet: each waits, in order, until it is durable.
 
 Of a zone's parts, only this queue knows what waits for which offset. Everything whose place among
-the records matters waits in the same queue, behind the last record that was taken before it:
-records, receipts, answers to interests, cuts, the marks of a Welcome. A receipt names who is to
-hear that a record is safe.
+the records matters waits in the same queue: records, receipts, answers to interests, cuts, the
+marks of a Welcome. Each waits behind the last record that was taken before it. A receipt names who
+is to hear that a record is safe.
 
 An entry has three states: taken, durable, settled. The authority takes an entry at the end of the
 queue. The journal tells an offset up to which records are durable. The queue then gives up entries

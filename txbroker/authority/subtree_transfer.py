@@ -117,8 +117,8 @@ class SubtreeTransfer:
         else:
             self._authority.discard_retained(apex)
             for peer in self._peers:
-                # A connected edge may still receive records of the subtree before the cut. It
-                # withdraws its filters itself at the cut.
+                # A connected edge may still receive records of the subtree before the cut. Such an
+                # edge withdraws its filters itself at the cut.
                 if peer.port is None:
                     self._peers.remove_within(peer, apex)
             cut = self._table.get(apex)

@@ -274,8 +274,8 @@ class NodeGrant(GrantView):
         Renew a child's grant at `cut.epoch`; return the strays that must go to the child.
 
         `since`: see `Delegation`. `before`: the epoch at which a restored child last held the zone.
-        Strays are records here of a zone whose delegation was forgotten. They are those of the own
-        part up to `offset`, and those of `earlier` lives, which map each epoch to its last offset.
+        Strays are records here of a zone whose delegation was forgotten. Strays of the own part
+        reach up to `offset`. `earlier` maps the epoch of each earlier life to its last offset.
         """
         if 0 < before < cut.epoch:
             self.table.record_renewal(cut.apex, before, cut.epoch)

@@ -5,13 +5,13 @@ Theory of operation. The steps, all of them under the node's lock on changes of 
 
 1. The operator must have seen the present epoch of the delegation.
 2. The node must be dead: it has not joined here, and does not answer as the zone's server.
-3. The parent commits: the saved delegation table has ended the epoch. It names the offset of the
-   parent's journal behind which the zone is the parent's. The parent serves the zone from an empty
-   state, and announces that to edges and to the nodes below.
+3. The parent commits: the saved delegation table has ended the epoch. The table names the offset of
+   the parent's journal behind which the zone is the parent's. The parent serves the zone from an
+   empty state, and announces that to edges and to the nodes below.
 
-Records that only the dead node had are cut off. They stay with the node as a divergent branch
-(protocol rule 15). A reclaim of the node's own zone serves a restored copy: the parent, which would
-know better, is away.
+Records that only the dead node had are cut off. These records stay with the node as a divergent
+branch (protocol rule 15). A reclaim of the node's own zone serves a restored copy: the parent,
+which would know better, is away.
 """
 
 from __future__ import annotations

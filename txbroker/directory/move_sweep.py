@@ -32,7 +32,7 @@ class MoveSweep:
     The moves from one node for which its `host` or its `holdings` retain state.
 
     `let_go` discards that state. `is_old` gets a reading of the node's lived time, in microseconds.
-    It returns True if sessions of that time have expired.
+    The call returns True if sessions of that time have expired.
     """
 
     def __init__(

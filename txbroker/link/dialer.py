@@ -183,8 +183,8 @@ class Dialer:
         pause = FIRST_PAUSE
         try:
             # A call that has just failed swallows the cancellation by `disconnect`. Without this
-            # check the task would dial on for a forgotten zone. It would block the zone's present
-            # route for ever.
+            # check the task would dial on for a forgotten zone. The task would block the zone's
+            # present route for ever.
             while self._is_dialed_here(route) and route.is_dialable:
                 route.dial()
                 try:

@@ -171,8 +171,8 @@ class Committer:
         Register a log. The committer writes and syncs the log that `is_first` before the other logs
         of a turn.
 
-        A crash between two steps then leaves the statements of that log about the others. It never
-        leaves their statements about a missing entry of that log.
+        A crash between two steps then leaves the statements of that log about the others. The crash
+        never leaves their statements about a missing entry of that log.
         """
         self._logs[log] = None
         if is_first:

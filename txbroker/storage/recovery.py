@@ -11,7 +11,7 @@ stay. So a batch that fails its check was
 Recovery cuts a torn tail off, and refuses a corrupt log.
 
 Each batch records up to which entry the log was synced at its write. So the scan begins at the last
-segment. It ends where a batch proves all earlier entries synced: usually after one segment.
+segment. The scan ends where a batch proves all earlier entries synced: usually after one segment.
 """
 
 from __future__ import annotations

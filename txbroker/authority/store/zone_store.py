@@ -4,10 +4,10 @@ SHELL: the durable side of a node's zone: its journal part, and how far the part
 A zone may begin an epoch without having come from elsewhere: it was restored from a copy. Then it
 goes on from its own earlier part, with everything that was known there.
 
-The authority appends records during a turn. The group commit closes a group at its end. It tells
-when the group is as safe as the node promises. Then `durable` rises to the group's last offset, and
-the authority settles what it covers. A checkpoint (`ZoneCheckpoint`) follows, never one of what did
-not settle.
+The authority appends records during a turn. The group commit closes a group at its end. The commit
+tells when the group is as safe as the node promises. Then `durable` rises to the group's last
+offset, and the authority settles what it covers. A checkpoint (`ZoneCheckpoint`) follows, never one
+of what did not settle.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
 SHELL: the branch of a node whose zone was reclaimed: shown, replayed or dropped by command.
 
-A branch is a part of a journal. It has the records that the node accepted at an epoch that its
-parent ended without it. Sessions on any node that had not read past the branch have set its cursor
-aside. When the node has its zone again, these sessions find the part and continue at their cursors
-(protocol rule 15). So a replay delivers to each session the missed records once. Dropping the
-branch deletes the part.
+A branch is a part of a journal. A branch has the records that the node accepted at an epoch that
+its parent ended without it. Sessions on any node that had not read past the branch have set its
+cursor aside. When the node has its zone again, these sessions find the part and continue at their
+cursors (protocol rule 15). So a replay delivers to each session the missed records once. Dropping
+the branch deletes the part.
 """
 
 from __future__ import annotations

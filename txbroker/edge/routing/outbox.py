@@ -3,8 +3,8 @@ An outbox: publishes that were acknowledged to their clients and wait for an own
 
 The entries of an outbox are numbered and never change. An entry's number is its sequence in the
 stream that the outbox is (protocol rule 1). A drain has the entries for one owner. One drain is for
-the zone that the outbox was made for, and one more for each deeper zone that turns out to have
-topics in it. An entry belongs to the deepest drain that covers its topic. So nothing is ever moved
+the zone that the outbox was made for. Each deeper zone that turns out to have topics in the outbox
+has one more. An entry belongs to the deepest drain that covers its topic. So nothing is ever moved
 or numbered anew, however often the tree changes under it.
 
 The entries for one zone are a publish stream of its own. Before a drain sends on a connection, the

@@ -5,8 +5,8 @@ An outbox takes no more entries once the tree around its zone has changed. So a 
 publishes are in a later outbox, and the order of a topic's publishes is kept. A client that may
 have something left for an owner publishes behind it; who has not goes on live.
 
-Two things are durable before they count, so that no crash forgets them: the id of a client's QoS 2
-flow before its entry, and the stream in which an entry was sent before.
+Two things are durable before they count, so that no crash forgets them. The id of a client's QoS 2
+flow comes before its entry. So does the stream in which an entry was sent before.
 """
 
 from __future__ import annotations

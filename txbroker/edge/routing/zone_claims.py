@@ -1,11 +1,11 @@
 """
 The claims of an edge at one owner: subtrees that the zone inherited (protocol rule 13).
 
-An owner that inherits a subtree holds its deliveries to this edge. They wait until the edge has
-processed those of the earlier owner. The edge then claims the apex. A claim is made, is answered by
-the deliveries that waited (`claiming`), is complete, and stays on the list. A later link repeats
-it. Sessions may read those deliveries from the journal (`read`). Then the end of the claim has to
-be durable before the owner hears of it.
+An owner that inherits a subtree holds its deliveries to this edge. The deliveries wait until the
+edge has processed those of the earlier owner. The edge then claims the apex. A claim is made, is
+answered by the deliveries that waited (`claiming`), is complete, and stays on the list. A later
+link repeats it. Sessions may read those deliveries from the journal (`read`). Then the end of the
+claim has to be durable before the owner hears of it.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 The low-water marks of this edge: the records that owners of zones keep for it (protocol rules 6 and
 31).
 
-Once a second the edge works out what its sessions need of each part. It adds the needs of sessions
-that went to other nodes (`left`). Their marks stay until the new node's are durable at the owners.
-An owner is told the marks of its zone and of all zones below, whoever serves these. A part goes to
-the node above with its zone, and its marks are to be there before this edge hears of it.
+Once a second the edge works out what its sessions need of each part. The edge adds the needs of
+sessions that went to other nodes (`left`). Their marks stay until the new node's are durable at the
+owners. An owner is told the marks of its zone and of all zones below, whoever serves these. A part
+goes to the node above with its zone, and its marks are to be there before this edge hears of it.
 
 A mark is worked out, then made durable with the positions, then told, then confirmed. A need below
 a mark lowers the mark at once. A need that has risen raises the mark at a later look.

@@ -200,9 +200,9 @@ class JournalReader:
         done(search.verdict)
 
     def _log_part(self, event: str, part: JournalId, reason: str) -> None:
-        # Sessions ask again twice a second, or every ten seconds for a cut-off part. They ask for
-        # ever if the part's node is gone. Such a session gets no record behind the part. So the log
-        # has each reason once.
+        # Sessions ask again twice a second, or every ten seconds for a cut-off part. Sessions ask
+        # for ever if the part's node is gone. Such a session gets no record behind the part. So the
+        # log has each reason once.
         if self._told.get(part) == reason:
             return
         self._told[part] = reason

@@ -4,8 +4,8 @@ SHELL: what of the journals is kept, and for whom.
 Age and size say what the history keeps. The low-water mark of each edge says what must stay beyond
 that, as long as `session_limits` allow. That mark is the lowest cursor or open flow of the edge's
 sessions (protocol rule 6). Retention stops waiting for an edge that has not been heard of for
-longer than sessions live. It also stops waiting for a journal that has outgrown its size by what
-sessions may hold.
+longer than sessions live. Retention also stops waiting for a journal that has outgrown its size by
+what sessions may hold.
 
 A mark begins when an edge comes, rises as the edge tells, and goes when the edge is forgotten. A
 trim deletes whole segments, the oldest first, up to the lowest mark. A part that nobody needs is

@@ -1,10 +1,10 @@
 """
 How far one session has come in the journals of the zones.
 
-For each part the set has the place to read on from (`behind`). It has the place up to which the
-session has all (`taken`). The set also has the records that the session must not be given twice. A
-part that cannot be read now and may come back is set aside (`cut_off`). Bookkeeping only: what is
-read, and when, is the backlog's; what is sent, the sender's.
+For each part the set has the place to read on from (`behind`). The set has the place up to which
+the session has all (`taken`). The set also has the records that the session must not be given
+twice. A part that cannot be read now and may come back is set aside (`cut_off`). Bookkeeping only:
+what is read, and when, is the backlog's; what is sent, the sender's.
 
 A session that follows a part live has nothing here. A session that falls behind gets a cursor. The
 cursor rises to the end of what was read, and then goes; `taken` remembers the end. A part that is

@@ -6,8 +6,8 @@ are committed like the rows of an archive. Partial rows of a window add up, when
 late message from an unreachable zone still counts in its window. So the files are the only state,
 and a read is always exact (`read_rollup`).
 
-A window has an end by the messages' own times. It *closes* when its zone has a message from at
-least `watermark` behind that end. A closed window is published if wanted. A later message of a
+A window has an end by the messages' own times. A window *closes* when its zone has a message from
+at least `watermark` behind that end. A closed window is published if wanted. A later message of a
 closed window counts in the files, and is not published.
 """
 

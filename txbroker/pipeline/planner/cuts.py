@@ -12,11 +12,11 @@ To balance given parts is multiprocessor scheduling, which is NP-hard. Heaviest 
 host with the least load, is within 4/3 of the best (LPT: R. L. Graham, "Bounds on multiprocessing
 timing anomalies", SIAM J. Appl. Math. 17 (1969)).
 
-The search makes the parts on the way. It opens the heaviest subtree that fits no host, and its
-children become parts. The fit depends on the capacity of a host. Bisection finds that capacity, as
-MULTIFIT does (E. G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest first
-also needs the fewest zones for the load that it moves. Only cuts move load, and only away from
-present hosts.
+The search makes the parts on the way. The search opens the heaviest subtree that fits no host, and
+its children become parts. The fit depends on the capacity of a host. Bisection finds that capacity,
+as MULTIFIT does (E. G. Coffman, M. R. Garey, D. S. Johnson, SIAM J. Comput. 7 (1978)). Heaviest
+first also needs the fewest zones for the load that it moves. Only cuts move load, and only away
+from present hosts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 SHELL: which nodes there are, and which parts of journals they keep. Synchronous gRPC.
 
-A look begins at any node. It goes up to the root zone, and down to every zone that the filter may
-match. All nodes of a step are asked at the same time. Of a node that is away its parent's word
+A look begins at any node. The look goes up to the root zone, and down to every zone that the filter
+may match. All nodes of a step are asked at the same time. Of a node that is away its parent's word
 stands, also of what is below it. A node may keep parts of its own zone and of zones below, which
 came back to it. So every node on the way is asked for its parts.
 
