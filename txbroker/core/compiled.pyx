@@ -3,10 +3,10 @@
 """
 The core, compiled: `txbroker.core.reference` class by class, with the same results to the byte.
 
-What a class or method is for is said there; here stands how it is done where that differs. All that
-needs no Python is in native/*.hpp. Python is entered once for a run, never for a message: no object
-is made, and nothing can run that is not here, while a run is worked on (so what is looked at then
-needs no reference of its own).
+The reference says what a class or method is for. The comments here say how the work is done where
+that differs. All work that needs no Python is in native/*.hpp. Python is entered once for a run,
+never for a message. While a run is worked on, no object is made, and no code runs that is not here.
+So objects that are looked at then need no reference of their own.
 """
 
 cimport cython

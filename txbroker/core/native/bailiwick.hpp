@@ -1,4 +1,4 @@
-// What the owner at the other end of a link answers for (`reference.bailiwick`).
+// The topics that the owner at the other end of a link answers for (`reference.bailiwick`).
 
 #pragma once
 

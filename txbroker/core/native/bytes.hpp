@@ -169,9 +169,9 @@ inline const Byte* level_end(const Byte* at, const Byte* end) {
 
 // -- memory
 
-// Blocks of some 100 KiB come and go with each read. Unless told otherwise, glibc gives them back to
-// the system each time, and has them cleared, page by page, when they are wanted again. A packet of
-// 16 MB that is not whole yet grows, and must not be copied each time: the system moves its pages.
+// Blocks of some 100 KiB come and go with each read. Without these settings glibc gives them back to
+// the system each time, and has them cleared, page by page, for the next use. A packet of 16 MB that
+// is not whole yet grows. It must not be copied each time: the system moves its pages.
 inline void keep_memory() {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 2 * 1024 * 1024);
@@ -184,8 +184,8 @@ inline void keep_memory() {
 // Bytes of memory that hold what is on its way to clients.
 inline size_t outgoing = 0;
 
-// Large blocks that buffers gave back. Whoever writes to a hundred clients in each turn would
-// otherwise have the kernel hand out, clear and take back the same memory again and again.
+// Large blocks that buffers gave back. A node may write to a hundred clients in each turn. Without
+// the pool the kernel hands out, clears and takes back the same memory again and again.
 class Pool {
     static constexpr size_t SMALLEST = 16 * 1024, KINDS = 7, MOST = 16 * 1024 * 1024;
     std::vector<char*> free_[KINDS];  // 16 KiB, 32 KiB ... 1 MiB

@@ -37,7 +37,7 @@ cdef class Columns:
             raise _malformed(first, found)
 
     def finish(self):
-        """What was added since the last time."""
+        """The values that were added since the last call."""
         cdef size_t index
         cdef ColumnData* data = &self.data
         publishers = []

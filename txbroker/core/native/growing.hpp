@@ -27,7 +27,7 @@ public:
     char* reserve(size_t more) {
         if (!bytes_ || room_ - used < more) {
             size_t room = std::max(used + more, bytes_ ? room_ + room_ / 2 : size_t(256));
-            // It is gone where it cannot grow.
+            // The object is gone where it cannot grow.
             PyObject* grown = bytes_;
             bytes_ = nullptr;
             if (!grown) grown = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(room));
@@ -47,7 +47,7 @@ public:
         return reinterpret_cast<Number*>(reserve(more * sizeof(Number)));
     }
 
-    // What was put in, as an object; null with an exception set.
+    // The bytes that were put in, as an object; null with an exception set.
     PyObject* take() {
         PyObject* taken = bytes_;
         size_t size = used;

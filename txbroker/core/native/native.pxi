@@ -1,4 +1,4 @@
-# What there is in native/*.hpp, where it is explained.
+# Declarations of native/*.hpp, where each is explained.
 
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1

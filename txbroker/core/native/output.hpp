@@ -1,4 +1,5 @@
-// What waits for a socket: bytes that were written for it, and bytes of runs, which are not copied.
+// The output that waits for a socket: bytes that were written for it, and bytes of runs, which are
+// not copied.
 
 #pragma once
 
@@ -37,8 +38,8 @@ public:
 
 inline Shared shared;
 
-// Of the bytes that may wait for one socket, those that may where this limit is set to all that is
-// outgoing: beyond half of it ever less, so that who has most waiting pays first.
+// The bytes that may wait for one socket, where this limit is set to all outgoing bytes. Beyond
+// half of the limit they get ever fewer, so that the client with most waiting pays first.
 constexpr size_t LEAST_ROOM = 16 * 1024;
 
 inline size_t room_of(size_t most, size_t limit) {
@@ -91,7 +92,7 @@ public:
     void append(const void* bytes, size_t size) { own_.append(bytes, size); }
 
     // Bytes at the end that belong to a bytes object. A slow client must not keep much more than
-    // counts for it, so small ones are copied, and small parts of large ones.
+    // counts for it. So small objects are copied, and small parts of large ones.
     void share(PyObject* owner, const char* at, size_t size) {
         if (size < LEAST_SHARED || size < static_cast<size_t>(PyBytes_GET_SIZE(owner)) / 8)
             return append(at, size);
@@ -103,7 +104,7 @@ public:
         shared_ += size;
     }
 
-    // What comes first, as far as it fits into so many vectors; how many it takes.
+    // The first output, as far as it fits into so many vectors; how many it takes.
     int gather(iovec* vectors) {
         int count = 0;
         char* own = own_.begin();

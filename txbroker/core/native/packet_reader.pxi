@@ -1,4 +1,4 @@
-# What comes from one client, or over a link: bytes in, runs and single packets out.
+# The input of one client, or of a link: bytes in, runs and single packets out.
 
 cdef size_t MOST_AHEAD = 0xFFFF_0000  # places in runs have 32 bits
 cdef size_t MUCH = 64 * 1024
@@ -134,7 +134,10 @@ cdef class Input:
         return not self.tail_size and <Py_ssize_t>self.at == PyBytes_GET_SIZE(self.data)
 
     cdef bytes joined(self, const char* data, size_t size):
-        """What came before and was not whole, and this; None: it is not whole yet, and was taken."""
+        """
+        The packet whose beginning came before, joined with this; None: it is not whole yet, and was
+        taken.
+        """
         if not self.tail_size:
             return PyBytes_FromStringAndSize(data, size)
         self.grow_tail(data, size)
@@ -152,7 +155,7 @@ cdef class Input:
         return None
 
     cdef int record_forwarded(self, Run run) except -1:
-        """That went on."""
+        """Note that the run went on."""
         return 0
 
     cdef int gather(self, bytes data, size_t at, Gathered& plain, size_t most) except -1:
@@ -162,7 +165,7 @@ cdef class Input:
         return 0
 
     cdef Cut look(self, bytes data, size_t at, Frame& frame) noexcept:
-        """What there is."""
+        """Cut the packet at this place."""
         cdef size_t size = PyBytes_GET_SIZE(data)
         return cut(bytes_of(data) + at, size - at, self.max_packet, frame)
 
@@ -289,14 +292,14 @@ cdef class PacketReader(Input):
 
     def step(self):
         """
-        Work on up to a packet that is for others, which is returned, or to the end, if a run has
-        room for so many messages; it `has_more` where bytes may be left to look at.
+        Work on up to a packet that is for others, and return it. Or work on to the end, if a run
+        has room for so many messages. It `has_more` where bytes may be left to look at.
 
-        What was gathered until then came before it, and is to be taken from `qos0`, `qos12` and
+        The gathered packets came before it. The caller takes them from `qos0`, `qos12` and
         `pubacks` first, then `fault`: the bytes that follow are no packets. `has_heard` is set when
-        there was a whole packet. Where the window of the packet_writer has got room, what waited behind it
-        is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the next
-        packet is a publish that may be gathered when there are any.
+        there was a whole packet. Where the window of the packet_writer has got room, what waited
+        behind it is launched; `has_landed`: its session has to see to the rest. `wants_flows`: the
+        next packet is a publish that may be gathered when there are any.
         """
         cdef Frame frame
         cdef bytes data
@@ -562,9 +565,9 @@ cdef class LinkReader(Input):
 
     def step(self):
         """
-        The next frame, or several: plain publishes of one batch within the bailiwick, all of QoS 0
-        or none, are a run, whose clients and offsets are for the caller to set. None: there is no
-        more, and `fault` says where it is because the bytes that follow are no frames.
+        The next frame, or several. Plain publishes of one batch within the bailiwick, all of QoS 0
+        or none, are a run. The caller sets the run's clients and offsets. None: there is no more,
+        and `fault` says where it is because the bytes that follow are no frames.
         """
         cdef Frame frame
         cdef Gathered plain

@@ -1,4 +1,4 @@
-# What goes to one client, and the packet ids of what comes from it.
+# The output to one client, and the packet ids of its publishes.
 
 cdef class Router
 
@@ -92,7 +92,7 @@ cdef class PacketWriter:
         return MOST if self.descriptor >= 0 else self.room(MOST)
 
     cdef int note(self) except -1:
-        """There is something to send; whoever calls this calls `Router.tell` at the end."""
+        """Note that output waits; the caller calls `Router.tell` at the end."""
         if not self.is_noted:
             self.router.is_due = self.router.is_due or not self.router.outputs
             self.router.outputs.append(self)
@@ -367,7 +367,10 @@ cdef class PacketWriter:
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size, part,
         int64_t offset, bytes properties not None=b"", *, bint retain=False,
     ):
-        """One that was read from a journal; it leaves with `pump`. False: there is no room."""
+        """
+        Queue a message that was read from a journal; it leaves with `pump`. False: there is no
+        room.
+        """
         cdef uint32_t number = self.router.part_number(part)
         cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         if self.is_accepted(content.packet_size()):
@@ -379,7 +382,7 @@ cdef class PacketWriter:
         self, bytes topic not None, bytes payload not None, int qos, uint32_t size,
         bytes properties not None=b"", *, bint retain,
     ):
-        """One that cannot be read again; it goes before the queue, with `pump`."""
+        """Queue a message that cannot be read again; it goes before the queue, with `pump`."""
         cdef Content content = self.content_of(topic, payload, properties, qos, retain, size)
         if self.is_accepted(content.packet_size()):
             self.own_window().first.push(content, NONE, 0)
@@ -695,7 +698,7 @@ cdef class Flows:
             self.open -= 1
 
     def free(self, uint16_t packet_id):
-        """It is not held any more."""
+        """Free a packet id that was held."""
         cdef PacketIds.Slot* flow = self.ids.find(packet_id)
         if flow != NULL and flow.state == HELD:
             self.ids.erase(flow)
@@ -708,7 +711,7 @@ cdef class Flows:
         return Flow(flow.qos, flow.value, flow.state == TAKEN)
 
     def packet_ids(self):
-        """Those of all publishes of runs that are open, in no order."""
+        """The packet ids of all publishes of runs that are open, in no order."""
         cdef uint32_t index
         found = []
         for index in range(self.ids.room()):

@@ -48,8 +48,8 @@ inline uint32_t count_at(const char* at) {
 
 enum class Cut { WHOLE, PART, TOO_LARGE, MALFORMED };
 
-// Where the body of a packet begins, and where the packet ends; whether its length is longer than it
-// has to be.
+// The places where the body of a packet begins and where the packet ends. `is_padded`: its length
+// takes more bytes than it has to.
 struct Frame {
     size_t body = 0, stop = 0;
     bool is_padded = false;
@@ -77,15 +77,15 @@ inline Cut cut(const Byte* at, size_t size, size_t max_packet, Frame& frame) {
 
 // -- publishes
 
-// A PUBLISH by itself: where its body begins, where its topic does end, where its properties and its
-// payload begin and where that ends, from its own beginning.
+// A PUBLISH by itself, in places from its own beginning: where the body begins, where the topic
+// ends, where properties and payload begin, and where the payload ends.
 struct Publish {
     size_t body, topic_end, properties, payload, end;
     uint16_t packet_id;
     uint8_t qos;
 };
 
-// One PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
+// A PUBLISH in the bytes of a run: where it begins and ends, where its topic does, where its
 // payload begins. `plan` is the number of its topic in an exchange, for as long as the run says.
 struct Entry {
     uint32_t start, topic, topic_end, payload, end, plan;
@@ -115,8 +115,8 @@ inline bool has_few_levels(const Byte* at, size_t size) {
     return size < most_levels || size_t(std::count(at, at + size, Byte('/'))) < most_levels;
 }
 
-// The publishes of a run to be. They are left where they are, in bytes that somebody else keeps,
-// unless one of them has to be written in another way: then all are in `copied`.
+// The publishes of a run to be. They are left where they are, in bytes that somebody else keeps. If
+// one of them has to be written in another way, all are in `copied`.
 class Gathered {
     // Entries of those that were before, so that a read costs no growing.
     static inline std::vector<std::vector<Entry>> spare_;
@@ -176,7 +176,7 @@ public:
         return true;
     }
 
-    // One more, which lies at `at` of these bytes; its first byte is to be this one.
+    // Add a publish that lies at `at` of these bytes; its first byte is to be this one.
     void add(const Publish& one, Byte first, const Byte* data, size_t at) {
         size_t remaining = one.end - one.body, start = at, by = at;
         bool is_kept = first == unlisted(data[at]) && one.body == 1 + length_size(remaining);
@@ -196,7 +196,7 @@ public:
         listed.properties += one.payload - one.properties;
     }
 
-    // One more that lies there, and is as it is to be.
+    // Add a publish that lies there, and is as it is to be.
     void push(size_t start, size_t topic, size_t topic_end, size_t payload, size_t end,
               uint16_t packet_id = 0, uint8_t qos = 0) {
         // In its place: copied there from the stack, it would wait for what was just written.
@@ -211,7 +211,8 @@ public:
         one.qos = qos;
     }
 
-    // Copy all, which follow one another in this data, in the wire form. They lie there from then on.
+    // Copy all, which follow one another in this data, in the wire form. The publishes lie there
+    // from then on.
     void unmark(const char* data, char* copy) {
         const uint32_t begin = entries.front().start;
         std::memcpy(copy, data + begin, entries.back().end - begin);
@@ -241,8 +242,8 @@ inline void keep(std::vector<Entry>& kept, const std::vector<Entry>& entries) {
     kept.assign(entries.begin(), entries.end());
 }
 
-// Whether a PUBLISH of this form is one that the core takes, and what there is in it
-// (`reference.packets.plain_publish`). It would come next in what was gathered.
+// True if a PUBLISH of this form is one that the core takes, with its places
+// (`reference.packets.plain_publish`). The PUBLISH would come next among those gathered.
 inline bool plain_publish(Byte first, const Byte* packet, const Frame& frame, Publish& one,
                           Gathered& gathered, Form form) {
     const Byte* body = packet + frame.body;
@@ -294,9 +295,9 @@ inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t
     return at;
 }
 
-// Take plain publishes of QoS 0, to so many in all, as long as one follows another in these bytes;
-// where the first packet is that was not taken. Rare ones are left to others: packets of 16 KiB or
-// more, lengths that take more bytes than they have to.
+// Take plain publishes of QoS 0, to so many in all, as long as one follows another in these bytes.
+// Returns the place of the first packet that was not taken. Rare packets are left to others: those
+// of 16 KiB or more, and lengths that take more bytes than they have to.
 inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t size,
                          size_t max_packet, size_t most, Form form) {
     switch (form) {
@@ -308,7 +309,8 @@ inline size_t take_plain(Gathered& gathered, const Byte* data, size_t at, size_t
 
 // -- the wire form of another level
 
-// Where each packet of a run begins in a wire form that is not the run's own, and the last one ends.
+// The beginnings of a run's packets in a wire form that is not the run's own, and the end of the
+// last one.
 class Reencoded {
     bool has_lists_ = false;
 

@@ -46,13 +46,13 @@ public:
     }
 };
 
-// What beginnings of topics come to, by number. All that is kept goes at once, and numbers begin
-// again: when anything changes in the tree, and when it is too much.
+// The plans that beginnings of topics lead to, by number. All plans go at once, and numbers begin
+// again, when anything changes in the tree. The same happens when they are too many.
 //
-// A plan stands for the nodes of the tree that a topic has reached after some of its levels. What a
-// level is counts only where some node has a level below it that is no wildcard; all texts for which
-// there is no such level lead to the same plan. So there are hardly more plans than filters have
-// levels, however many topics there are, and a topic is looked at no further than it has to be.
+// A plan stands for the nodes of the tree that a topic has reached after some of its levels. The
+// text of a level counts only where some node has a level below it that is no wildcard. All texts
+// without such a level lead to the same plan. So there are hardly more plans than filters have
+// levels, however many topics there are. A topic is looked at no further than it has to be.
 class Plans {
     struct Plan {
         uint32_t parent, level;  // `level` is the node that has the text; NONE: any other text
@@ -64,8 +64,8 @@ class Plans {
         bool is_closed = true;  // all that is longer comes to `other`
     };
 
-    // As far as a topic was looked at: all that begin like this have the same plan, or only this
-    // one where it `is_whole`.
+    // The part of a topic that was looked at. All topics that begin like this have the same plan,
+    // or only this one where it `is_whole`.
     struct Walked {
         uint32_t plan;
         size_t size;
@@ -172,8 +172,8 @@ public:
 
     uint32_t number_of(const Byte* topic, size_t size) { return walk(topic, size).plan; }
 
-    // Give entries their plans, from this one on; where the first one is that has none, as there is
-    // no room left. `more` as above.
+    // Give entries their plans, from this one on. Returns the place of the first entry without a
+    // plan, as there is no room left. `more` as above.
     size_t look_up(std::vector<Entry>& entries, size_t index, const Byte* data, size_t more) {
         Walked last{NONE, 0, true};
         const Byte* before = nullptr;

@@ -9,7 +9,7 @@
 
 namespace txbroker {
 
-// One bit for each row, lowest first; those behind the last row are 0.
+// A bit for each row, lowest first; bits behind the last row are 0.
 struct Bits {
     static void pad(Growing& bits, size_t rows) {
         size_t size = (rows + 7) / 8;

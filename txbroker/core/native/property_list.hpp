@@ -42,7 +42,7 @@ inline bool pass_text(const Byte*& at, const Byte* end) {
     return pass_binary(at, end) && is_text(text, at - text);
 }
 
-// What a list says that its owner may have to act upon.
+// The properties of a list that its owner may have to act upon.
 struct Traits {
     bool expires = false;  // there is a message expiry interval
     bool is_text = false;  // the payload is UTF-8, as the payload format indicator says

@@ -156,7 +156,7 @@ cdef class StoredRecords:
         )
 
     def offsets(self):
-        """Those of all."""
+        """The offsets of all records."""
         cdef size_t place
         return [self.data.offset(place) for place in range(self.data.count())]
 

@@ -37,8 +37,8 @@ cdef struct Range:
 cdef class Router:
     """
     As in the reference, where answers are looked up for each message. Here they are kept in plans,
-    as numbers. Plans go all at once, when anything changes that they come from, or when they are
-    too many; that begins another epoch.
+    as numbers. All plans go at once when anything changes that they come from, or when they are too
+    many. Another epoch begins then.
     """
 
     cdef readonly Apexes routes
@@ -103,7 +103,7 @@ cdef class Router:
         return PacketWriter(self)
 
     def make_packet_reader(self, PacketWriter packet_writer not None, size_t max_packet):
-        """What comes from the same client."""
+        """The input of the same client."""
         return PacketReader(max_packet, packet_writer)
 
     def make_sockets(self):
@@ -111,7 +111,7 @@ cdef class Router:
         return Sockets(self)
 
     def make_sender(self, PacketWriter packet_writer not None, make_header):
-        """What goes over a link at once."""
+        """The sender of runs that go over a link at once."""
         return Sender(packet_writer, make_header)
 
     def make_target(self, session, subscription, PacketWriter packet_writer not None):
@@ -159,7 +159,7 @@ cdef class Router:
         return left
 
     cdef list chosen(self, list outputs):
-        """Those that are written in one go; the others wait on."""
+        """The outputs that are written in one go; the others wait on."""
         cdef vector[pair[size_t, size_t]] rest
         cdef vector[cbool] is_light
         cdef list light = []
@@ -190,7 +190,7 @@ cdef class Router:
         return bool(self.outputs)
 
     def dequeue_full(self):
-        """Those that passed a high mark since the last call, each once."""
+        """The packet writers that passed a high mark since the last call, each once."""
         cdef PacketWriter packet_writer
         if not self.full:
             return []
@@ -252,7 +252,9 @@ cdef class Router:
     # where to
 
     def split(self, Run run not None):
-        """What of a run goes to which of `routes`, in order; the whole run where it is one."""
+        """
+        The part of a run for each of `routes`, in order; the whole run where it has one route.
+        """
         cdef list values = []
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
@@ -300,7 +302,7 @@ cdef class Router:
         return run.entries_.size()
 
     cdef object verdict_of(self, uint32_t plan):
-        """That of `bounds`; None for topics that are `singles`."""
+        """The verdict of `bounds`; None for topics that are `singles`."""
         if self.singles.size and self.plans.sets(SINGLE).size(self.plans.set_for(plan, SINGLE)):
             return None
         return self.bounds.value(self.plans.at(plan).verdict)
@@ -343,7 +345,7 @@ cdef class Router:
         return sole
 
     def receivers(self, Run run not None):
-        """What of a run goes to which edges: each once, with all that it gets, in order."""
+        """The part of a run for each edge: each once, with all that it gets, in order."""
         cdef list values = []
         cdef vector[uint32_t] groups
         cdef unordered_map[Borrowed, uint32_t] places
@@ -406,7 +408,7 @@ cdef class Router:
         return 0
 
     cdef tuple edges_for(self, Run run, route, verdict):
-        """Who gets all of a run of QoS 0; None where not all of it goes the same way."""
+        """The edges that get all of a run of QoS 0; None where not all of it goes the same way."""
         cdef uint32_t plan, last = NONE
         cdef size_t index
         cdef tuple edges = None
@@ -429,8 +431,8 @@ cdef class Router:
 
     def forward(self, Run run not None, route, verdict, edge):
         """
-        `fan_out` for a run of QoS 0 of which all goes by this route, gets this verdict and goes to
-        this edge and no other; None where that is not so, and nothing was done.
+        `fan_out` for a run of QoS 0 that goes by one way. All of the run goes by this route, gets
+        this verdict, and goes to this edge and no other. Otherwise None, and nothing was done.
         """
         cdef tuple edges = self.edges_for(run, route, verdict)
         if edges is None or len(edges) != 1 or edges[0] is not edge:
@@ -468,8 +470,8 @@ cdef class Router:
 
     def fan_out_some(self, list runs not None, Py_ssize_t start, part):
         """
-        `fan_out` for runs from `start` on, up to one of which something is left, or has filled an
-        packet_writer: where that one ends, and what is left of it.
+        `fan_out` for runs from `start` on, up to one that leaves a rest, or that has filled a
+        packet writer. Returns the place behind that run, and its rest.
         """
         while True:
             left = self.fan_out(runs[start], part)
@@ -497,7 +499,7 @@ cdef class Router:
         return found
 
     cdef uint32_t plan_of(self, Run run, size_t index) except? 0xFFFFFFFF:
-        """That of one of its messages."""
+        """The plan of one message of the run."""
         if index >= run.entries_.size():
             raise IndexError(index)
         # From its beginning where that does: a run that is known is not looked up again.
@@ -507,8 +509,8 @@ cdef class Router:
 
     def answer(self, list runs not None):
         """
-        Runs of clients that are here are safe: each is told, as far as the packet ids are the run's
-        still. Returns the runs that have lost some of theirs, with those packet ids.
+        Runs of clients that are here are safe: each is told, as far as the packet ids are still the
+        run's. Returns the runs that have lost some of theirs, with those packet ids.
         """
         cdef Run run
         cdef list others, found = []
@@ -662,8 +664,8 @@ cdef list grouped(Run run, list values, const vector[uint32_t]& groups):
 
 cdef list shared(Run run, list values, const vector[uint32_t]& groups):
     """
-    The run for each of those that the tuples `values` name: all messages whose place in `groups` is
-    that of a tuple with it. Those that get the same get the same run.
+    The run for each receiver that the tuples `values` name. The run has all messages whose place in
+    `groups` is that of a tuple with the receiver. Receivers of the same messages get the same run.
     """
     cdef dict places = {}  # of each, in `values`
     cdef dict alike = {}

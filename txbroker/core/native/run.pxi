@@ -148,7 +148,7 @@ cdef class Run:
 
     cdef Stretch stretch(self, size_t index, size_t stop, bint has_lists) except *:
         """
-        Messages of QoS 0 up to `stop`, which follow one another, in a client's wire form; the run
+        Messages of QoS 0 up to `stop`, which follow one another, in a client's wire form. The run
         has them as long as it lives.
         """
         cdef Stretch found
@@ -185,7 +185,7 @@ cdef class Run:
 
     cdef Content content(self, const Entry* one) noexcept:
         """
-        A message for somebody who gets it, who says at which QoS and in which form; the run has it
+        A message for a receiver, which says at which QoS and in which form. The run has the message
         as long as it lives.
         """
         cdef Content content
@@ -231,7 +231,7 @@ cdef class Run:
 
     @property
     def client_id(self):
-        """Who published it, where that is one client."""
+        """The publisher, where the run has one client."""
         return self.clients[0]
 
     def ranges(self):
@@ -262,7 +262,7 @@ cdef class Run:
         return [self.entries_[index].packet_id for index in range(self.entries_.size())]
 
     def message(self, index):
-        """One of them by itself."""
+        """A message of the run by itself."""
         cdef Entry one = self.at(index)[0]
         message = Message(
             self.topic_of(&one),
@@ -320,7 +320,7 @@ cdef class Run:
         return run
 
     cdef Run remade(self, bytes data, const vector[Entry]& entries, const Listed& listed):
-        """One of other messages, or of these in another form, and otherwise the same."""
+        """A run of other messages, or of these in another form, and otherwise the same."""
         cdef Run run = Run.__new__(Run)
         run.set(data, entries, listed)
         run.clients = self.clients

@@ -1,4 +1,4 @@
-# What comes from the sockets of clients, and of links.
+# The input from the sockets of clients, and of links.
 
 cdef enum:
     READ_SIZE = 256 * 1024
@@ -10,40 +10,40 @@ cdef enum:
 
     BATCH = 1024
 
-# What those who have left sent before is read as that of others, of whom a crowd may leave at once.
+# The last bytes of clients that have left are read in turn: a crowd may leave at once.
 cdef int ENDED = EPOLLERR | EPOLLHUP
 
 cdef char read_buffer[READ_SIZE]
 
 
 # A node that never rests, and finds one small message at each socket, goes round more often than is
-# good: a moment later there are several at each, which share the system calls.
+# good. A moment later each has several, which share the system calls.
 cdef enum:
     ROUNDS = 64  # between two looks at that
     CALM = 200  # looks after one that showed that this is no good
 cdef timespec MOMENT = timespec(0, 20_000)
 
 
-# Who is ready is read for so long, in seconds; the others are ready still, and come first.
+# Ready sockets are read for so long, in seconds; the others are ready still, and come first.
 cdef double READ_FOR = 0.002
 
 # Likewise, while somebody waits for many turns.
 cdef double HURRIED_FOR = 0.0003
 
-# A read counts for so much at least, in seconds. In a crowd of which each is read little at a time,
-# whose read took a little longer than that of others would wait for several rounds.
+# A read counts for so much at least, in seconds. Otherwise a socket of a crowd, read little at a
+# time, would wait for several rounds when its read took a little longer.
 cdef double LIGHT = 0.0001
 
-# All who are ready are read once in so long: whoever asks for little waits for a read of each of the
-# others, as these have used no more than it has where they are many.
+# All ready sockets are read once in so long. A client that asks for little waits for a read of each
+# of the others: where they are many, these have used no more than it has.
 cdef double ROUND_FOR = 0.01
 
-# What is read at once is so much less meanwhile.
+# A read is so much smaller meanwhile.
 cdef enum:
     HURRIED_PART = 4
 
 
-# What is to be kept waits for others to be kept with, in bytes and seconds.
+# Runs for the journal wait for others to be kept with, in bytes and seconds.
 cdef enum:
     KEPT_SIZE = 1024 * 1024
 cdef double KEPT_FOR = 0.01
@@ -172,13 +172,13 @@ cdef class Sockets:
         self.find_owner = find_owner
 
     def add(self, size_t descriptor, Input packet_reader not None):
-        """What comes there is for this packet_reader."""
+        """Give the input of the descriptor to this packet reader."""
         while len(self.packet_readers) <= <Py_ssize_t>descriptor:
             self.packet_readers.append(None)
         self.packet_readers[descriptor] = packet_reader
 
     def remove(self, size_t descriptor):
-        """It is read no more."""
+        """Read the descriptor no more."""
         if <Py_ssize_t>descriptor < len(self.packet_readers):
             self.packet_readers[descriptor] = None
 
@@ -237,14 +237,14 @@ cdef class Sockets:
                 return left if self.kept else None
 
     cdef int note_round(self, double now) except -1:
-        """It was woken."""
+        """Note that the poll was woken."""
         cdef double elapsed = now - self.since
         self.rested += now
         self.rounds += 1
         if self.rounds < ROUNDS:
             return 0
         if self.is_rushed:
-            # Those who wait for an answer bring no more than before, however long one waits.
+            # Clients that wait for an answer bring no more than before, however long the pause is.
             is_better = self.size >= 1.5 * self.usual * self.reads
             self.is_rushed = is_better and self.rested < 0.75 * elapsed
             self.calm = 0 if is_better else CALM
@@ -299,14 +299,14 @@ cdef class Sockets:
         finally:
             self.router.is_quiet = False
         if not is_late:
-            # Nobody waits: all are even. What one has used in hours would let a crowd of new ones,
-            # who have used nothing yet, go before it for seconds.
+            # Nobody waits: all are even. Otherwise a crowd of new clients, which have used nothing
+            # yet, would go before a client of hours for seconds.
             self.floor = self.top
         self.is_crowded = is_late
         return left
 
     cdef int note_read(self, Input packet_reader, double took, int ready) noexcept:
-        """What goes to a crowd, or comes from one, takes long, so that less is read at once."""
+        """Read less at once when a read took long: its bytes go to a crowd, or come from one."""
         cdef double most = min(READ_FOR, ROUND_FOR / ready)
         if took > most:
             packet_reader.portion = <size_t>(min(packet_reader.portion, self.most) * (most / took))
@@ -335,7 +335,7 @@ cdef class Sockets:
         return 0
 
     cdef int read_one(self, Input packet_reader, int descriptor, double now) except -1:
-        """What is for others of what it has brought: `FED`, that it is at its end, or 0."""
+        """The part of the socket's input that is for others: `FED`, that it is at its end, or 0."""
         cdef ssize_t size
         cdef size_t most = min(self.most, packet_reader.portion)
         cdef bytes data
@@ -396,7 +396,7 @@ cdef class Sockets:
         return True
 
     cdef object answer(self, key, question, tuple arguments):
-        """What Python has said to this since it last had a turn."""
+        """Python's answer to this question since it last had a turn."""
         answer = self.answers.get(key, self)
         if answer is self:
             answer = self.answers[key] = question(*arguments)

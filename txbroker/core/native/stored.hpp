@@ -19,8 +19,8 @@ constexpr size_t MOST_STORED = 65'535;
 
 inline size_t little_at(const Byte* at) { return at[0] | at[1] << 8; }
 
-// The beginning of a body: where its names begin, its client ids do, the index of an edge for each
-// of these (0: there is one edge), the index of a publisher for each message (likewise), its packets.
+// The places at which the parts of a body begin: names, client ids, the index of an edge for each
+// of these (0: there is one edge), the index of a publisher for each message (likewise), packets.
 struct Opened {
     size_t names = 0, clients = 0, edge_of = 0, places = 0, packets = 0, edges = 0, publishers = 0;
 };

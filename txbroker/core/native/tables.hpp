@@ -6,7 +6,7 @@
 
 namespace txbroker {
 
-// Numbers found by hash, in one block; whoever has it says which number is the right one among those
+// Numbers found by hash, in one block. The caller says which number is the right one among those
 // with the same hash. Open addressing, linear probing; erasing moves back what follows.
 class Table {
     struct Slot {
@@ -71,8 +71,9 @@ public:
     }
 };
 
-// What is known of packet ids. Nearly always few are in use, and they follow one another, so this is
-// one small block, not pages: 128 bytes hold a dozen of them, wherever they lie among the 65,535.
+// The state of packet ids. Nearly always few are in use, and they follow one another. So the table
+// is one small block, not pages: 128 bytes hold a dozen of them, wherever they lie among the
+// 65,535.
 class PacketIds {
 public:
     struct Slot {

@@ -1,4 +1,4 @@
-# What there is by topic: values by apex, subscriptions by filter.
+# Values by apex, and subscriptions by filter, found by topic.
 
 ctypedef PyObject* Borrowed  # of what lives at least as long as this is looked at
 

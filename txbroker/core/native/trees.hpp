@@ -6,7 +6,7 @@
 
 namespace txbroker {
 
-// What a node of the tree has a number for; the numbers are the caller's.
+// The kinds of numbers that a node of the tree has; the numbers are the caller's.
 enum Kind { ROUTE, VERDICT, INTEREST, TARGET, SINGLE, KINDS };
 
 // The levels of all filters and apexes; the numbers stand at the last level of each.
@@ -93,8 +93,8 @@ public:
         });
     }
 
-    // The last node of a filter, or of an apex, in which nothing is a wildcard; made with all above
-    // where they are missing. The apex of no level is the root.
+    // The last node of a filter, or of an apex, in which nothing is a wildcard. Missing nodes are
+    // made, with all above. The apex of no level is the root.
     uint32_t reach(const Byte* at, size_t size, bool is_filter) {
         uint32_t node = 0;
         if (!is_filter && !size) return node;

@@ -14,8 +14,8 @@ constexpr size_t HIGH_MARK = 256 * 1024, QUEUE_BYTES = 1024 * 1024;
 constexpr uint32_t QUEUE_HIGH_MARK = 1'000;
 constexpr uint32_t QUEUE_MESSAGES = 8'192;
 
-// A lent message is a group's: its packet id is told when the client has answered, or what it was
-// lent as (`LentAs`), where many were lent at once.
+// A lent message is a group's. Its packet id is told when the client has answered. Where many were
+// lent at once, the place it was lent as is told (`LentAs`).
 enum FlightState : uint8_t { SENT = 1, RELEASED = 2, LENT = 5, LENT_AS = 9 };
 
 struct LentAs {
@@ -82,8 +82,8 @@ struct Content {
     }
 };
 
-// What stands before each packet that waits: where its packet id belongs, where in which part of a
-// journal it lies (by number of the part; NONE: it cannot be read again).
+// The head before each packet that waits: where its packet id belongs, and its place in which part
+// of a journal (by number of the part; NONE: it cannot be read again).
 struct Waiting {
     int64_t offset;
     size_t packet_size, id_at;
@@ -148,7 +148,7 @@ class Window {
         return output.extend(packet_size);
     }
 
-    // What of a lent message is answered for the first time is told.
+    // Tell a lent message that is answered for the first time.
     void answer(PacketIds::Slot* flight) {
         if (flight->state == LENT) landed.push_back(flight->id);
         if (flight->state != LENT_AS) return;
@@ -208,7 +208,7 @@ public:
         lent_[last_id_] = as;
     }
 
-    // What was lent so and is not answered, in order.
+    // The messages that were lent so and are not answered, in order.
     std::vector<LentAs> unanswered() const {
         std::vector<LentAs> found;
         for (const auto& [_, as] : lent_) found.push_back(as);
