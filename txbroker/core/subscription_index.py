@@ -55,7 +55,7 @@ class SubscriptionIndex(Generic[K, V]):
 
     @property
     def forgotten(self) -> int:
-        """How often answers went as they were too many."""
+        """The number of times that answers went as they were too many."""
         return self._answers.forgotten
 
     def filters(self) -> Iterator[str]:

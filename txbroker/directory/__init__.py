@@ -1,1 +1,1 @@
-"""Which node holds a client's session; moves, discards, wills of nodes that died. Pure."""
+"""The holder of each client's session; moves, discards, wills of nodes that died. Pure."""

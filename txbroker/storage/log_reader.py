@@ -1,5 +1,5 @@
 """
-SHELL: how a log is read: its segments in order, found by entry or by time, walked and verified.
+SHELL: reads a log: its segments in order, found by entry or by time, walked and verified.
 
 `SegmentLog` adds how it is written. A segment may grow or be trimmed while a reader walks it.
 """

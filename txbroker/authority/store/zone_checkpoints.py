@@ -1,5 +1,6 @@
 """
-SHELL: what a crash must not forget of a zone: its checkpoint, and what is replayed behind it.
+SHELL: the durable state of a zone that no crash may take: its checkpoint, and the batches behind
+it.
 
 The journal is the truth. Tables keep retained messages, marks and unclaimed inheritances as of one
 offset (the checkpoint), and are written now and then. After a crash the batches behind the

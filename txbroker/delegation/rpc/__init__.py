@@ -1,1 +1,1 @@
-"""How zones change hands over gRPC: join, handover, hand-back, reclaim, retire."""
+"""Changes of a zone's owner over gRPC: join, handover, hand-back, reclaim, retire."""

@@ -87,7 +87,7 @@ class Route:
 
     @property
     def state(self) -> RouteState:
-        """Where the connection to the owner stands."""
+        """The state of the connection to the owner."""
         return self._state
 
     @property
@@ -224,7 +224,7 @@ class Route:
 
     @property
     def cut(self) -> ZoneCut | None:
-        """Where the zone is served, as far as anybody told."""
+        """The cut of the zone: the node that serves it, as far as anybody told."""
         return self._cut
 
     @property
@@ -283,7 +283,9 @@ class Route:
 
     @property
     def position(self) -> StreamPosition | None:
-        """How far this edge has followed the stream; None if it does not follow it."""
+        """
+        The place up to which this edge has followed the stream; None if it does not follow it.
+        """
         return self._position
 
     @property

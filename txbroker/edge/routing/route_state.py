@@ -14,7 +14,7 @@ from txbroker.model.invariant import holds
 
 
 class RouteState(enum.Enum):
-    """Where the connection to the owner stands."""
+    """The state of the connection to the owner."""
 
     IDLE = "idle"  # no publish, filter or mark has needed the link yet
     CONNECTING = "connecting"  # first attempts since the link was needed or lost

@@ -1,5 +1,5 @@
 """
-Where a session's cursor begins in a part, and which sessions need one there.
+The place at which a session's cursor begins in a part, and the sessions that need one there.
 
 A cursor begins at a place that the session has reached, and never before a record that the session
 has. Unread records that come first stop it: an earlier part (`stops`), or a place of that part

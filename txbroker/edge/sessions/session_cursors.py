@@ -1,5 +1,5 @@
 """
-Where sessions stand in the journals of the zones: what is left to a cursor, and when.
+The places of sessions in the journals of the zones: what is left to a cursor, and when.
 
 An absent durable session has a cursor in every part that may have something for it. The session
 gets one when its client leaves, and when a part appears later. A client that is here needs one only

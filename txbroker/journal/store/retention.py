@@ -1,5 +1,5 @@
 """
-SHELL: what of the journals is kept, and for whom.
+SHELL: the records of the journals that are kept, and for whom.
 
 Age and size say what the history keeps. The low-water mark of each edge says what must stay beyond
 that, as long as `session_limits` allow. That mark is the lowest cursor or open flow of the edge's

@@ -1,5 +1,5 @@
 """
-How far one session has come in the journals of the zones.
+The progress of one session in the journals of the zones.
 
 For each part the set has the place to read on from (`behind`). The set has the place up to which
 the session has all (`taken`). The set also has the records that the session must not be given

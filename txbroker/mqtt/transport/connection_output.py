@@ -1,5 +1,5 @@
 """
-SHELL: what goes out to a client, and what happens while the client does not read it.
+SHELL: the output to a client, and its fate while the client does not read it.
 
 The output of a turn leaves at its end. While the client takes none, publishers wait for it, for a
 short time. A client that leaves its answers unread is not read either (`UnreadAnswers`).

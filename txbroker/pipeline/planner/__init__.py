@@ -1,1 +1,1 @@
-"""Which subtrees to delegate to which host. Pure."""
+"""Decides which subtrees to delegate to which host. Pure."""

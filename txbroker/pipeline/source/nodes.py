@@ -1,5 +1,5 @@
 """
-SHELL: which nodes there are, and which parts of journals they keep. Synchronous gRPC.
+SHELL: the nodes of a tree, and the parts of journals that they keep. Synchronous gRPC.
 
 A look begins at any node. The look goes up to the root zone, and down to every zone that the filter
 may match. All nodes of a step are asked at the same time. Of a node that is away its parent's word
@@ -173,7 +173,9 @@ class NodeWalk:
         self._walked = time.monotonic()
 
     def _starts(self) -> list[ZoneCut]:
-        """Where a walk begins: at the root option's node, and at those that were found before."""
+        """
+        The beginnings of a walk: the root option's node, and the nodes that were found before.
+        """
         return [start_at(self.root), *(cut for cut in self._known if cut.grpc != self.root)]
 
     def _around(self, node: NodeAnswer) -> list[ZoneCut]:
