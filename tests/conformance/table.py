@@ -26,8 +26,8 @@ HEAD = """\
 This page has every normative statement of the OASIS Standard of 29 October 2014 (its appendix B).
 The statements are in short and in our words, with the tests that show them. `make test` runs all
 tests against one node alone. The tests that take `brokers` also run against a node with
-`journal: qos12`, and against a tree of three nodes. In the tree, publisher and subscriber are at two
-nodes. The first, the second and the third node owns the topics in turn.
+`journal: qos12`, and against a tree of three nodes. In the tree, publisher and subscriber are at
+two nodes. The first, the second and the third node owns the topics in turn.
 `TXBROKER_CONFORMANCE=HOST:PORT` points the suite at any running MQTT 3.1.1 broker instead.
 
 A test that is named for a statement fails when the line that obeys the statement is taken out. The
