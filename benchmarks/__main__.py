@@ -2,7 +2,8 @@
 txbroker beside Mosquitto and nats-server: `make bench`, `make bench-quick`, `python -m benchmarks`.
 
 Each scenario is run several times, the brokers in turn, each time fresh. A run in which a message
-is lost, doubled, reordered or damaged does not count; it is told, and the exit status is 1 then.
+is lost, doubled, reordered or damaged does not count. The command tells it, and its exit status is
+1 then.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """The values of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", help="names of scenarios, with commas between them")
     parser.add_argument(
@@ -137,7 +138,7 @@ def run(chosen: Sequence[Scenario], given: argparse.Namespace) -> tuple[Kept, li
 
 
 def report(chosen: Sequence[Scenario], kept: Kept) -> str:
-    """What ran on what, and both tables."""
+    """The machine, the versions, and both tables."""
     tables = (targets_table(chosen, kept.results), figures_table(chosen, kept.results))
     return "\n\n".join([kept.facts, *("\n".join(table) for table in tables)])
 

@@ -34,7 +34,7 @@ class Bare(DataSource):
 
 
 class BareReader(DataSourceReader):
-    """The same rows again and again."""
+    """Yields the same rows again and again."""
 
     def __init__(self, records: int, size: int, partitions: int) -> None:
         self._records = records

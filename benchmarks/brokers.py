@@ -1,13 +1,13 @@
 """
-Who is measured: txbroker as its users launch it, Mosquitto and nats-server from Debian's packages,
+The contestants: txbroker as its users launch it, Mosquitto and nats-server from Debian's packages,
 and a relay that only copies bytes.
 
-Each of `CONTESTANTS` makes a `Site`, the brokers of one run, fresh, with their data in a folder
-that goes away. The forms of a site (`FORMS`) are one broker; `hop1`, where publishers and
-subscribers are at neighbours; `hop2`, where the owner or a third broker is in between; `members`,
-where publishers are at the owner and subscribers at it and at an edge, in turn; `zones`,
-where who is measured says how many zones there are, with a node each, whose clients are at the node
-of their own zone (`of_zones`).
+Each of `CONTESTANTS` makes a `Site`, the brokers of one run, fresh. Their data is in a folder that
+goes away. The forms of a site (`FORMS`) are one broker; `hop1`, where publishers and subscribers
+are at neighbours; `hop2`, where the owner or a third broker is in between; `members`, where
+publishers are at the owner and subscribers at it and at an edge, in turn; `zones`, where the
+contestant's name says how many zones there are (`of_zones`). Each zone has a node, whose clients
+are at the node of their own zone.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def mosquitto(form: str, *, no_delay: bool, keeps_memory: bool = False) -> Itera
     Mosquitto without limits for a subscriber that is behind; it syncs nothing.
 
     Several are a chain of bridges, each of which brings everything to the next broker. With
-    `keeps_memory` malloc gives nothing back to the system, as it may happen to a broker that has
-    been up for a while: a message of 1 MiB costs half of the CPU time then.
+    `keeps_memory` malloc gives nothing back to the system. A broker that has been up for a while
+    may behave so: a message of 1 MiB costs half of the CPU time then.
     """
     program = find_program("mosquitto", "mosquitto")
     count = {"single": 1, "hop1": 2, "hop2": 3}[form]
@@ -156,7 +156,7 @@ def nats_server(form: str) -> Iterator[Site]:
 def relay(form: str) -> Iterator[Site]:
     """
     No brokers: processes that hand on the bytes of publishers without a look at them, one for each
-    zone. What several of them take more than one is what the machine takes for several processes.
+    zone. Several relays take more than one, and the difference is the machine's.
     """
     with contextlib.ExitStack() as stack:
         ports, pids = [], []
@@ -183,7 +183,9 @@ MOSQUITTOS = ("mosquitto", "mosquitto nodelay")
 
 
 def of_zones(name: str, count: int) -> str:
-    """Who serves that many zones, in the form `zones`, with that many processes."""
+    """
+    The name of a contestant that serves so many zones, in the form `zones`, with so many processes.
+    """
     return f"{name}, {count} zone{'s' * (count > 1)}"
 
 

@@ -1,11 +1,12 @@
 """
 Sessions that come back to the same backlog: `python -m benchmarks.catch_up`.
 
-Durable sessions subscribe and leave; a publisher sends all messages at QoS 1; the node is killed
-and started again; all sessions come back at once and take everything. Each message has to come to
-each session once and in order. Printed is one JSON object: rates (deliveries of all sessions
-together), what is on the disk in relation to one copy of the PUBLISH packets, the node's memory
-(RssAnon) in the beginning, after publishing, after the start and in the end, and CPU time.
+Durable sessions subscribe and leave. A publisher sends all messages at QoS 1. The node is killed
+and started again. All sessions come back at once and take everything. Each message has to come to
+each session once and in order. The command prints one JSON object. It has rates (deliveries of all
+sessions together), CPU time, and the bytes on the disk in relation to one copy of the PUBLISH
+packets. It has the node's memory (RssAnon) in the beginning, after publishing, after the start and
+in the end.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def run(given: argparse.Namespace) -> dict[str, object]:
         kept.append(anonymous_memory(node.pid))
         copies = given.messages * len(packet_of(0, given.size))
         disk = used(folder / "data")
-        # What `memory` keeps for a while is lost with the process.
+        # Messages that `memory` keeps for a while are lost with the process.
         node.end(signal.SIGTERM if given.durability == "memory" else signal.SIGKILL)
         node.start()
         kept.append(anonymous_memory(node.pid))

@@ -30,7 +30,7 @@ class Spread:
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """One target, and what became of it; `theirs` is None if the target is a bound by itself."""
+    """A target, and its outcome; `theirs` is None if the target is a bound by itself."""
 
     scenario: str
     target: Target
@@ -54,7 +54,7 @@ def spread(runs: Sequence[Figures], figure: str) -> Spread | None:
 
 
 def best(runs: Runs, prefix: str, figure: str) -> tuple[str, Spread] | None:
-    """Who of those whose name begins so has the better median, figure by figure."""
+    """The contestant with the better median of those whose name begins so, figure by figure."""
     found = [
         (name, value)
         for name in runs
@@ -67,7 +67,7 @@ def best(runs: Runs, prefix: str, figure: str) -> tuple[str, Spread] | None:
 
 
 def verdict(results: Results, scenario: str, target: Target) -> Verdict | None:
-    """What became of a target; None: it was not measured, or a run of it failed."""
+    """The outcome of a target; None: it was not measured, or a run of it failed."""
     ours = spread(results.get(scenario, {}).get(target.contestant, ()), target.figure)
     if ours is None:
         return None

@@ -40,7 +40,10 @@ def command_of(arguments: Arguments, pids: Sequence[int] = ()) -> list[str]:
 
 
 def run(arguments: Arguments, pids: Sequence[int] = ()) -> Figures:
-    """One run; `pids` are the processes whose CPU time counts. `RunFailed` if it does not count."""
+    """
+    A run of the generator; `pids` are the processes whose CPU time counts. `RunFailed` if it does
+    not count.
+    """
     done = subprocess.run(
         command_of(arguments, pids), capture_output=True, text=True, timeout=LONGEST
     )

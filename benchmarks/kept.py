@@ -35,7 +35,7 @@ class Kept:
 
 
 def facts(core: str, runs: int, realtime: bool) -> str:
-    """What was measured, on what, how, and how often."""
+    """The facts of a measurement: what, on which machine, how, and how often."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return (
         f"Core of txbroker: {core}; Python {platform.python_version()}; "

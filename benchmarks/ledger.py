@@ -1,9 +1,10 @@
 """
-What a delivery ledger costs: `python -m benchmarks.ledger`.
+The cost of a delivery ledger: `python -m benchmarks.ledger`.
 
 Two nodes, one with `ledger: true` and one without, take the same load by turns: QoS 1 to durable
-sessions, ten publishers to ten subscribers. Printed is one JSON object: for each load and node the
-medians of the generator's figures, `cpu_us` being the node's processor time for each delivery.
+sessions, ten publishers to ten subscribers. The command prints one JSON object, with the medians of
+the generator's figures for each load and node. `cpu_us` is the node's processor time for each
+delivery.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-One run of one scenario against one contestant.
+A run of one scenario against one contestant.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 How fast Spark reads the history of a node: `python -m benchmarks.pipeline`.
 
 A node gets so many records, put there by the store's own classes; Spark counts them with the data
-source `txbroker`. In the same run, on the same cores: the same number of rows from a data source
-that only hands over Arrow batches, which is what Spark can take at all, and messages taken by a
+source `txbroker`. Two others run in the same run, on the same cores. One is a data source that only
+hands over the same number of rows in Arrow batches: so much Spark can take at all. The other is a
 collector with paho, which is how users bring MQTT to Spark without this. The must is 1,000,000
 rows/s, or 0.5 of the bare source where that is less.
 """
@@ -80,7 +80,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, object]:
 
 
 def read(node: Node, given: argparse.Namespace) -> dict[str, object]:
-    """What Spark reads, of the node and of the bare source, in turn."""
+    """Let Spark read the node and the bare source in turn; return the figures."""
     spark = start_spark(given.master)
     try:
         root = str(node.document["grpc"])

@@ -16,7 +16,7 @@ from benchmarks.figures import Results, Verdict, spread, verdict
 from benchmarks.scenarios import FAST, SCALING, Scenario
 
 matplotlib.use("Agg")
-# The same picture from the same figures, so that git sees changes only where something changed.
+# The same figures make the same picture, so that git sees changes only where something changed.
 matplotlib.rcParams["svg.hashsalt"] = "txbroker"
 
 COLOURS = {"stretch": "#2a7f3f", "must": "#4c78a8", "no": "#c0504d"}

@@ -88,7 +88,7 @@ def wait_until_ready(
 def come_first() -> None:
     """
     Have this process, and all that it starts from now on, scheduled before whatever else the
-    machine does, taking turns with one another; raises `BrokerFailed` where that is not allowed.
+    machine does. They take turns with one another. Raises `BrokerFailed` where that is not allowed.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -107,7 +107,7 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def listens(port: int) -> Callable[[Path], bool]:
-    """Whether something accepts connections on this port; for `running`."""
+    """A check for `running`: True once something accepts connections on this port."""
 
     def check(_: Path) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):

@@ -3,8 +3,8 @@ Readers of a node's history: `python -m benchmarks.reading`.
 
 A publisher fills the journal of a node. A client reads it as fast as it can and throws it away,
 once while nothing else happens. Then the generator's clients talk, each time without and with such
-a reader beside them that begins anew whenever it is through. Printed is one JSON object: records
-that the reader got each second, and the generator's figures.
+a reader beside them. The reader begins anew whenever it is through. Printed is one JSON object:
+records that the reader got each second, and the generator's figures.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def measure(folder: Path, records: int, size: int) -> dict[str, object]:
 
 
 def shown(figures: Figures) -> Figures:
-    """What is printed of the generator's."""
+    """The printed part of the generator's figures."""
     return {name: round(figures[name], 1) for name in SHOWN if name in figures}
 
 

@@ -1,5 +1,6 @@
 """
-What is measured, with the targets of each scenario. `docs/performance.md` tells what they mean.
+The scenarios that are measured, with the targets of each. `docs/performance.md` tells what they
+mean.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ TEN = {"publishers": 10, "subscribers": 10}
 THROUGHPUT_SECONDS = 1.0
 RATE_SECONDS = 5.0
 """
-Of publishing. At 1,000 messages a second, 50 lie beyond the p99: what happens once a second to a
-node, or to the host, counts as much in each run.
+Of publishing. At 1,000 messages a second, 50 lie beyond the p99. So an event of each second at a
+node, or at the host, counts as much in each run.
 """
 PACED = {"rate": 1000, "seconds": RATE_SECONDS}
 
@@ -27,7 +28,7 @@ PACED = {"rate": 1000, "seconds": RATE_SECONDS}
 @attrs.frozen(kw_only=True)
 class Scenario:
     """
-    One load on one form of site, for each contestant.
+    A load on one form of site, for each contestant.
 
     `arguments` are the generator's. `is_quick`: also in `make bench-quick`.
     """

@@ -1,9 +1,9 @@
 """
 How long a node takes from its start to `node.ready` after kill -9: `python -m benchmarks.startup`.
 
-For each size a node gets durable sessions that are away and retained messages; the store's own
-classes put most of the records behind that, since publishing them takes long; the last ones, so
-that there is something to recover, are published to a node, which is then killed. Measured is the
+For each size a node gets durable sessions that are away and retained messages. The store's own
+classes put most of the records behind that, since publishing them takes long. The last ones are
+published to a node, which is then killed, so that a start has something to recover. Measured is the
 whole process, from its launch by twistd, several times, killed again each time.
 """
 
@@ -49,7 +49,7 @@ class NoTimers:
         return self
 
     def cancel(self) -> None:
-        """There is nothing to take back."""
+        """Nothing is to be taken back."""
 
 
 def populate(node: Node, sessions: int, retained: int) -> None:

@@ -1,5 +1,5 @@
 """
-What is to be reached: a figure of txbroker against one of somebody else in the same run.
+The targets: a figure of txbroker against one of somebody else in the same run.
 """
 
 from __future__ import annotations

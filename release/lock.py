@@ -4,9 +4,9 @@ Lock files for `make install` and `make wheels`: all packages, with the hashes o
     make lock                        # pins that still fit stay
     make lock LOCK_ARGS=--upgrade    # newest versions
 
-One resolution covers Python 3.11 and later on each platform. `dev.txt` has what builds, runs and
-tests the broker; `pipeline.txt` adds Spark; `release.txt` has what builds distributions. The files
-name no registry, so pip takes the packages from whichever it is set up for.
+A single resolution covers Python 3.11 and later on each platform. `dev.txt` has what builds, runs
+and tests the broker; `pipeline.txt` adds Spark; `release.txt` has what builds distributions. The
+files name no registry, so pip takes the packages from whichever it is set up for.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def build(source: Path, version: str, pythons: str) -> list[Path]:
     (sdist,) = (source / "dist").glob("*.tar.gz")
     subprocess.run(["tar", "-xf", sdist, "-C", source.parent], check=True)
     unpacked = source.parent / f"txbroker-{version}"
-    # As somebody does who has the sdist and a compiler.
+    # Somebody who has the sdist and a compiler does the same.
     run(unpacked, "make", "home", "SECONDS=5")
     run(unpacked, "make", "wheels", f"PYTHONS={pythons}")
     wheels = sorted((unpacked / "dist").glob("*.whl"))
