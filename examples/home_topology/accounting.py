@@ -1,6 +1,6 @@
 """
-What was lost, what came twice, what came in the wrong order: counted from topic and sequence
-number alone, never from a broker's own counters.
+The account of messages: which were lost, came twice, or came in the wrong order. It is counted from
+topic and sequence number alone, never from a broker's own counters.
 
 Pure: no clock, no thread, no network. The publisher's side tells which numbers were
 acknowledged to it, the subscriber's side which numbers arrived; everything else follows.
@@ -17,7 +17,7 @@ import attrs
 
 class Arrival(enum.Enum):
     """
-    What the arrival of one sequence number means.
+    The meaning of the arrival of one sequence number.
     """
 
     FRESH = "in order, with or without a gap before it"
@@ -73,9 +73,9 @@ class _Topic:
 @attrs.frozen(kw_only=True, slots=True)
 class Count:
     """
-    One zone's reckoning. `published` counts messages acknowledged to the publisher,
-    `received` those that arrived at least once, `duplicated` arrivals beyond the first,
-    `out_of_order` first arrivals behind a later one of their topic.
+    The reckoning of one zone. `published` counts messages acknowledged to the publisher, `received`
+    those that arrived at least once. `duplicated` counts arrivals beyond the first, `out_of_order`
+    first arrivals behind a later one of their topic.
     """
 
     published: int = 0
@@ -92,7 +92,7 @@ class Count:
 
 def owner(zones: Iterable[str], topic: str) -> str:
     """
-    The apex of the zone that a topic lies in: the longest that is the topic itself or a whole
+    The apex of the zone that a topic lies in. It is the longest that is the topic itself or a whole
     number of its first levels. The root's apex, the empty string, takes the rest.
     """
     covering = [apex for apex in zones if apex and f"{topic}/".startswith(f"{apex}/")]
@@ -131,8 +131,8 @@ class Ledger:
 
     def lag(self) -> int:
         """
-        How many acknowledged messages the subscriber may still get, if order holds: those
-        above the highest number that it has, summed over the topics.
+        The number of acknowledged messages that the subscriber may still get, if order holds. These
+        are above the highest number that it has, summed over the topics.
         """
         entries = self._topics.values()
         return sum(max(0, e.acknowledged.highest - e.received.highest) for e in entries)

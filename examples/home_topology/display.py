@@ -1,5 +1,5 @@
 """
-What the demo prints: a live table on a terminal, a line a second in a pipe, and the reckoning.
+The output of the demo: a live table on a terminal, a line a second in a pipe, and the reckoning.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ COLUMNS = ("published", "received", "lost", "duplicated", "out of order")
 
 def _places(latest: Mapping[str, tuple[Reading, float]]) -> dict[str, tuple[str, float]]:
     """
-    One entry per place, the topic less its last level: its readings in words, and when the
-    newest of them came.
+    An entry per place, the topic less its last level: its readings in words, and when the newest of
+    them came.
     """
     found: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for topic, (reading, arrived) in sorted(latest.items()):
@@ -119,8 +119,8 @@ class Display:
 
 def print_reckoning(console: Console, files: Sequence[NodeFile], snapshot: Snapshot) -> None:
     """
-    The final account, a line per zone and one for all: the same words on a terminal and in a
-    pipe, where the columns are separated by two spaces or more.
+    The final account, a line per zone and one for all. The words are the same on a terminal and in
+    a pipe. In a pipe two spaces or more separate the columns.
     """
     rows = [(file.zone or ROOT, file.name, snapshot.counts[file.zone]) for file in files]
     rows.append(("all zones", "", snapshot.total))

@@ -1,6 +1,6 @@
 """
-Which column becomes which topic: a small YAML file (see mappings/nine-rooms.yaml), and the
-readings that it makes of a source's rows.
+The mapping of columns to topics: a small YAML file (see mappings/nine-rooms.yaml), and the readings
+that it makes of a source's rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
-The six nodes as processes: the topology files made ready for one run, started with the launch
-line of the documentation, watched through the log that they write, and stopped by process id.
+The six nodes as processes. The topology files are made ready for one run. The nodes are started
+with the launch line of the documentation, watched through the log that they write, and stopped by
+process id.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class NodeError(Exception):
 @attrs.frozen(kw_only=True, slots=True)
 class NodeFile:
     """
-    One node of this run: its topology file and what the demo needs to know from it.
+    A node of this run: its topology file and what the demo needs to know from it.
     """
 
     name: str
@@ -50,9 +51,9 @@ class NodeFile:
 
 def prepare(run_directory: Path, ports_base: int | None = None, **keys: Any) -> list[NodeFile]:
     """
-    Copy the six topology files into `run_directory`, parents first; as `data` is relative to
-    the file, each run has its own. With `ports_base` every port is moved: MQTT to the base and
-    up, gRPC to base + 10 and up, links to base + 20 and up. `keys` are added to each file.
+    Copy the six topology files into `run_directory`, parents first. As `data` is relative to the
+    file, each run has its own. With `ports_base` every port is moved: MQTT to the base and up, gRPC
+    to base + 10 and up, links to base + 20 and up. `keys` are added to each file.
     """
     documents = [{**yaml.safe_load((HERE / f"{name}.yaml").read_text()), **keys} for name in NAMES]
     if ports_base is not None:
@@ -97,7 +98,7 @@ def launch_line(file: NodeFile) -> list[str]:
 
 def tree(file: NodeFile, timeout: float = 20.0) -> str:
     """
-    What `txbroker tree` prints for this node and all below it.
+    The output of `txbroker tree` for this node and all below it.
     """
     command = [sys.executable, "-m", "txbroker.cli", "tree", file.grpc]
     try:
@@ -111,7 +112,7 @@ def tree(file: NodeFile, timeout: float = 20.0) -> str:
 
 class NodeProcess:
     """
-    One running node and its log file, which takes both of its output streams.
+    A running node and its log file, which takes both of its output streams.
     """
 
     def __init__(self, file: NodeFile, log: Path) -> None:

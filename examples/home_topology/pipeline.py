@@ -1,7 +1,7 @@
 """
-The house's history through Spark: six nodes, a sensor replay, an archive and a rollup that follow
-it as it goes, and a report of what there was. `make pipeline` calls this; docs/pipeline.md tells
-the rest.
+The house's history through Spark. Six nodes and a sensor replay run, an archive and a rollup follow
+as it goes, and a report tells the result. `make pipeline` calls this; docs/pipeline.md tells the
+rest.
 
     .venv/bin/python examples/home_topology/pipeline.py --seconds 20
 """
@@ -102,7 +102,7 @@ class Following:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
-    Those of `run.py`, and where the results go.
+    The options of `run.py`, and where the results go.
     """
     parser = run.new_parser((__doc__ or "").strip().split("\n\n")[0])
     parser.add_argument("--out", type=Path, help="put the results here (default: a fresh folder)")

@@ -1,9 +1,9 @@
 """
 Where the demo's readings come from: a CSV file, or a generator of a plausible house.
 
-Both give the same thing, a `Source`: the names of the columns and rows of text cells, so that
-everything behind it (mapping, replay) cannot tell one from the other. What one reading looks
-like as an MQTT payload is decided here, too.
+Both give a `Source`: the names of the columns and rows of text cells. So everything behind it
+(mapping, replay) cannot tell one from the other. This module also decides what one reading looks
+like as an MQTT payload.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Source:
 @attrs.frozen(kw_only=True, slots=True)
 class Reading:
     """
-    One value on its way to one topic; `time` is ISO 8601 as far as the source gave it.
+    A value on its way to one topic; `time` is ISO 8601 as far as the source gave it.
     """
 
     topic: str

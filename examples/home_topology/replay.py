@@ -1,11 +1,11 @@
 """
-The MQTT clients of the demo, stock paho, and a `Tally` that they write into. One of MQTT 5.0
+The MQTT clients of the demo, stock paho, and a `Tally` that they write into. A client of MQTT 5.0
 publishes readings through one node, with an expiry: nobody gets a reading that is too old to say
 anything. At another node one of MQTT 3.1.1 subscribes to all of them, one of MQTT 5.0 to a few.
 
 Threads: each paho client has one of its own, which calls back; `run` is called in a third; the
-display reads in a fourth. They meet in `Tally` (one lock) and in the publisher's queue of
-acknowledgements.
+display reads in a fourth. The threads meet in `Tally` (one lock) and in the
+publisher's queue of acknowledgements.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ReplayError(Exception):
 @attrs.frozen(kw_only=True, slots=True)
 class Snapshot:
     """
-    What there is to show at one moment. `latest` has the last reading of each topic and when it
-    came (monotonic seconds); `foreign` counts messages that no replay of ours has published.
+    The state to show at one moment. `latest` has the last reading of each topic and when it came
+    (monotonic seconds); `foreign` counts messages that no replay of ours has published.
     """
 
     latest: dict[str, tuple[Reading, float]]
@@ -94,8 +94,8 @@ class Tally:
 
     def received(self, topic: str, payload: bytes | bytearray) -> None:
         """
-        Count a message that arrived. What somebody else publishes by hand is told apart by its
-        form, or by a number that was never issued.
+        Count a message that arrived. Messages that somebody else publishes by hand are told apart
+        by their form, or by a number that was never issued.
         """
         decoded = decode(topic, payload)
         with self._lock:
@@ -144,8 +144,8 @@ class Tally:
 
     def settle(self, abort: threading.Event, patience: float = PATIENCE) -> None:
         """
-        Wait until all that was acknowledged has arrived and the line is quiet, or until nothing
-        has arrived for `patience` seconds, or for `abort`.
+        Wait until all that was acknowledged has arrived and the line is quiet. The wait also ends
+        when nothing has arrived for `patience` seconds, or for `abort`.
         """
         begun = time.monotonic()
         while not abort.wait(0.05):
@@ -239,8 +239,8 @@ class _Subscriber(_Client):
 
 class Subscriber(_Subscriber):
     """
-    Tells the tally all that arrives. What was published while it had no connection is counted as
-    lost, but with `is_lasting`: the session then outlives the connection, and what it gets is in
+    Tells the tally all that arrives. Messages published while it had no connection are counted as
+    lost, but with `is_lasting`. The session then outlives the connection, and what it gets is in
     the ledger.
     """
 
@@ -254,8 +254,8 @@ class Subscriber(_Subscriber):
 
 class Panel(_Subscriber):
     """
-    Counts the readings that arrive, and those that say what is left of their expiry, which a
-    client of MQTT 5.0 is told.
+    Counts the readings that arrive, and those that say the rest of their expiry, which a client of
+    MQTT 5.0 is told.
     """
 
     def __init__(self, topic_filter: str) -> None:
@@ -277,10 +277,10 @@ class Panel(_Subscriber):
 
 class Publisher(_Client):
     """
-    Publishes readings at QoS 1 with a window of its own: at most `window` publishes wait for
-    their acknowledgement, and at most `max_lag` acknowledged ones for their arrival, so that
-    neither paho nor a node has to queue without bound, whatever the machine's speed. Readings
-    expire after `expiry` seconds (0: never).
+    Publishes readings at QoS 1 with a window of its own. At most `window` publishes wait for their
+    acknowledgement, and at most `max_lag` acknowledged ones for their arrival. So neither paho nor
+    a node has to queue without bound, whatever the machine's speed. Readings expire after `expiry`
+    seconds (0: never).
     """
 
     def __init__(
@@ -296,12 +296,12 @@ class Publisher(_Client):
         self._in_flight: dict[int, tuple[str, int]] = {}
         self._acks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._last_ack = time.monotonic()
-        # Both of paho's own limits off: the window here is the limit, and paho's costs a walk
+        # Both of paho's own limits are off. The window here is the limit, and paho's costs a walk
         # over all messages in flight at each acknowledgement.
         self._paho.max_inflight_messages_set(0)
         self._paho.max_queued_messages_set(0)
-        # Called in paho's thread, perhaps before publish() has returned the packet id: so the
-        # id only goes into a queue, and the thread that published looks it up.
+        # Paho's thread calls, perhaps before publish() has returned the packet id. So the id only
+        # goes into a queue, and the thread that published looks it up.
         self._paho.on_publish = lambda client, data, mid, *details: self._acks.put(mid)
 
     def run(

@@ -1,6 +1,7 @@
 """
-A house on six nodes: launch them, replay sensor readings through one, read them at another,
-and account for every message at the end. `make home` calls this; README.md tells the rest.
+A house on six nodes. The script launches them, replays sensor readings through one, reads them at
+another, and accounts for every message at the end. `make home` calls this; README.md tells the
+rest.
 
     .venv/bin/python examples/home_topology/run.py --seconds 20
 """
@@ -27,8 +28,8 @@ from readings import Reading, SourceError, csv_source, generated_source
 from replay import Panel, Publisher, ReplayError, Snapshot, Subscriber, Tally
 from rich.console import Console
 
-# `cams` owns no room, `kitchen` one of nine: nearly every reading goes from the publisher's node to
-# a third one, its owner, and from there to the subscriber's.
+# `cams` owns no room, `kitchen` one of nine. So nearly every reading goes from the publisher's node
+# to a third one, its owner, and from there to the subscriber's.
 PUBLISH_AT = "cams"
 SUBSCRIBE_AT = "kitchen"
 FILTER = "home/#"
