@@ -1,10 +1,10 @@
 """
-The calls of a store on files below one folder: counted, failed on demand, and played back as what a
-loss of power may leave.
+The calls of a store on files below one folder. They are counted, failed on demand, and played back
+as what a loss of power may leave.
 
 The files are real ones. Of each it is known what a sync has covered, and of each folder which of
-its names. The names of one folder become durable in the order in which they were made. What is
-synced can be reached, as with the file systems of Linux: so are the folders that lead there.
+its names. The names of one folder become durable in the order in which they were made. A synced
+file can be reached, as with the file systems of Linux: so are the folders that lead there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from tests.support.crash import torn
 
 Image = dict[Path, bytes | None]
-"""What is below a folder: the contents of files, None for folders."""
+"""The paths below a folder: the contents of files, None for folders."""
 
 WRITES = frozenset({"write", "pwrite", "pwritev"})
 SYNCS = frozenset({"fsync", "fdatasync"})
@@ -36,8 +36,8 @@ ALL = WRITES | SYNCS | NAMES | SIZES
 class Fault:
     """
     The call numbered `at` of those with these `names`, and where it `is_lasting` all behind it,
-    fail with `error`. Where it `is_short` half of what is written is there all the same; with the
-    error 0 the caller hears how much.
+    fail with `error`. Where it `is_short` half of the bytes are there all the same. With the error
+    0 the caller hears how many.
     """
 
     at: int
@@ -349,7 +349,7 @@ class _Raw(io.FileIO):
 
 
 def _stream(path: Any, mode: str, buffering: int = -1, *args: Any, **keys: Any) -> Any:
-    """As `io.open`, over `_Raw`."""
+    """Open as `io.open` does, over `_Raw`."""
     raw = _Raw(path, mode.replace("b", "").replace("t", ""))
     if buffering == 0:
         return raw

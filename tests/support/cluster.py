@@ -4,12 +4,12 @@ A tree of nodes in this process, over real loopback sockets.
     async with Cluster(tmp_path, {"root": "", "a": "a", "edge": None}) as cluster:
         client = await cluster.client("a")
 
-The parent of a node is the node of the deepest zone above its own, unless told otherwise.
-Each node checks itself (`runtime/checked_turns.py`). Everything that the nodes log is in `events`;
-an event of level error, or a traceback, or a broken rule, fails the test at the end. `tap` sees
-every message that passes a link.
+The parent of a node is the node of the deepest zone above its own, unless told otherwise. Each node
+checks itself (`runtime/checked_turns.py`). All events that the nodes log are in `events`. An event
+of level error, a traceback, or a broken rule fails the test at the end. `tap` sees every message
+that passes a link.
 
-What lives here: building, starting, stopping, waiting, counting. What does not: what is expected.
+The module builds, starts and stops nodes, waits and counts. It does not say what is expected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def on_loop(
 
 @attrs.frozen(kw_only=True)
 class Passed:
-    """One message on a link: from the `edge` to the owner of `zone` (`up`), or back."""
+    """A message on a link: from the `edge` to the owner of `zone` (`up`), or back."""
 
     edge: str
     zone: str
@@ -174,7 +174,7 @@ class Cluster:
     """
     Nodes by name; the values of `zones` are their apexes, None for a pure edge.
 
-    `parents` names the parent of a node where it is not the owner of the deepest zone above, `keys`
+    `parents` names the parent of a node where it is not the owner of the deepest zone above. `keys`
     adds keys of the topology file to every node. `waiting` are nodes that `start` starts later.
     """
 
@@ -338,7 +338,7 @@ class Cluster:
         return sum(node.counters.get(counter) for node in self.nodes.values())
 
     def describe(self) -> str:
-        """What the nodes believe, for the message of a failure."""
+        """The nodes' views, for the message of a failure."""
         lines = [str(event) for event in self.events[-40:]]
         for name, node in self.nodes.items():
             lines.append(f"== {name}")

@@ -2,10 +2,10 @@
 A gRPC proxy in front of a node's control plane that shows each message before it passes.
 
 Whoever should talk to the node through it gets `address` instead of the node's own. `on` names a
-message by its call and kind (`"Join.received"`, `"HandBack.committed"`, `"Retire"`), and what is to
-be done when the next one comes: the action runs while the message waits, then it passes, or is lost
-for good, with its call, where `on` was told so. So a test can end a process at one certain step of
-an exchange, without the program knowing.
+message by its call and kind (`"Join.received"`, `"HandBack.committed"`, `"Retire"`), and an action
+for the next one. The action runs while the message waits. Then the message passes, or is lost for
+good with its call, where `on` was told so. So a test can end a process at one certain step of an
+exchange, without the program knowing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ControlProxy:
                 raise _Lost
 
     def forward(self, method: str, requests: Iterable[bytes], context: Any) -> Iterator[bytes]:
-        """One call, message by message."""
+        """A call, message by message."""
         call_name = method.rpartition("/")[2]
         kinds = STREAMS.get(call_name)
 

@@ -32,8 +32,8 @@ def crash(folder: Path, synced: Files, chance: random.Random) -> None:
 
 def torn(before: bytes, after: bytes, chance: random.Random) -> bytes:
     """
-    A file that was synced with `before`, and written to hold `after` since. What was cut off is
-    there as it was, or not at all.
+    A file that was synced with `before`, and written to hold `after` since. The cut-off bytes are
+    there as they were, or not at all.
     """
     size = chance.choice((len(before), len(after)))
     after += before[len(after) :]

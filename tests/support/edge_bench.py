@@ -67,7 +67,7 @@ class Client:
         self._edge.clients.disconnect(self.session, self.sink, will=will)
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """One SUBSCRIBE; its SUBACK appears among the events."""
+        """Send a SUBSCRIBE; its SUBACK appears among the events."""
         self._packet_id += 1
         suback = Suback(self._packet_id, (qos,) * len(filters))
         self._edge.subscriptions.subscribe(
@@ -77,7 +77,7 @@ class Client:
         )
 
     def unsubscribe(self, *filters: str) -> None:
-        """One UNSUBSCRIBE; its UNSUBACK appears among the events."""
+        """Send an UNSUBSCRIBE; its UNSUBACK appears among the events."""
         self._packet_id += 1
         unsuback = Unsuback(self._packet_id)
         self._edge.subscriptions.unsubscribe(
@@ -85,7 +85,7 @@ class Client:
         )
 
     def publish(self, topic: str, payload: str = "", qos: int = 1) -> None:
-        """One PUBLISH, in a read of its own."""
+        """Send a PUBLISH, in a read of its own."""
         self.publish_all((topic, payload, qos))
 
     def publish_as(self, packet_id: int, topic: str, payload: str, *, dup: bool) -> None:
@@ -103,8 +103,8 @@ class Client:
 
     def got(self) -> list[str]:
         """
-        What came since the last call, when all is settled: payloads, `r:` before retained ones, and
-        names of other packets. What came with QoS 1 is acknowledged.
+        The packets since the last call, when all is settled: payloads, `r:` before retained ones,
+        and names of other packets. Packets of QoS 1 are acknowledged.
         """
         self._bench.settle()
         told = []
@@ -198,7 +198,7 @@ class EdgeBench:
             self.work()
 
     def work(self) -> None:
-        """One turn of feeding sessions, if any is due."""
+        """Run a turn of feeding sessions, if any is due."""
         if self._is_work_due:
             self._is_work_due = False
             self.edge.work()

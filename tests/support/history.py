@@ -62,7 +62,7 @@ class History:
         return int(self.stub.Seek(request, timeout=30).offset)
 
     def replies(self, zone: str, epoch: int, **keys: Any) -> list[Any]:
-        """What `Records` answers."""
+        """The answer of `Records`."""
         request = journal_pb2.RecordsRequest(zone=zone, epoch=epoch, **keys)
         return list(self.stub.Records(request, timeout=30))
 

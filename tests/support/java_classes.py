@@ -1,5 +1,5 @@
 """
-An archive of the classes that Spark loads, as Java has parsed and checked them: with it, each of
+An archive of the classes that Spark loads, as Java has parsed and checked them. With it, each of
 the many Javas that the tests start takes half the time to begin (class-data sharing, JEP 350).
 
 `python -m tests.support.java_classes` makes it, with the Java that the tests use; any other Java
@@ -21,7 +21,10 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def java_options() -> str:
-    """What a Java of the tests is started with; silent where the archive is not of use to it."""
+    """
+    The options with which a Java of the tests is started; silent where the archive is not of use to
+    it.
+    """
     if not ARCHIVE.exists() or not ARCHIVE.stat().st_size:
         return QUICK
     return f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"

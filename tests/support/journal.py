@@ -23,7 +23,7 @@ class MemoryJournal:
     """
     Records in a list; with `lazy` nothing is durable before `sync`.
 
-    What is told of claims is durable at once, retained messages are not kept at all. An epoch that
+    Claims that are told are durable at once. Retained messages are not kept at all. An epoch that
     was open before goes on: a new authority over the same journal is a restart.
     """
 

@@ -54,8 +54,8 @@ class CommitRecorder:
     """
     The node's group commit (`Commit`): a `write`, then a `sync`, when the test says so.
 
-    What is put between them is not durable before the next round. `crash` leaves the tables as they
-    were last synced.
+    Rows that are put between them are not durable before the next round. `crash` leaves the tables
+    as they were last synced.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class CommitRecorder:
         self._waiting.append(action)
 
     def durable(self, table: MemoryTable) -> dict[bytes, bytes]:
-        """What a crash would leave of the table."""
+        """The rows of the table that a crash would leave."""
         return self._durable[self._tables.index(table)]
 
     @property
@@ -95,7 +95,7 @@ class CommitRecorder:
         self._written.append(([dict(table.values) for table in self._tables], actions))
 
     def sync(self) -> None:
-        """What was written first, of what is not durable yet, is durable now."""
+        """Make the oldest writes that are not durable yet durable."""
         if self._written:
             self._durable, actions = self._written.popleft()
             for action in actions:

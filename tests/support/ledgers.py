@@ -12,7 +12,7 @@ from .nodes import NodeProcess
 
 
 def holder(node: NodeProcess) -> ZoneCut:
-    """As readers know it."""
+    """The node as readers know it."""
     return ZoneCut(apex="", epoch=0, node=node.name, grpc=node.grpc)
 
 

@@ -1,9 +1,9 @@
 """
 A node that is none: a gRPC server whose answers a test has written down.
 
-What lives here: a control plane that answers each call with what `answers` has for it. What does
-not: any idea of what is right. `join` makes it a child. `scripts` are those of the join streams,
-one after the other.
+The module has a control plane that answers each call with what `answers` has for it. It has no idea
+of what is right. `join` makes it a child. `scripts` are those of the join streams, one after the
+other.
 """
 
 from __future__ import annotations

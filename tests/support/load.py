@@ -20,7 +20,7 @@ WINDOW = 16
 
 
 class Stream:
-    """One publisher on one topic; payloads are `NAME:NUMBER`, in `acknowledged` once they are."""
+    """A publisher on one topic; payloads are `NAME:NUMBER`, in `acknowledged` once they are."""
 
     def __init__(self, client: Client, topic: str, qos: int, *, pause: float = 0.002) -> None:
         self.client = client

@@ -1,8 +1,9 @@
 """
 An MQTT 3.1.1 client on the test's own event loop, for clusters that live in this process.
 
-It completes every flow by itself (PUBACK, PUBREC, PUBREL, PUBCOMP) and keeps what it got, in order.
-A QoS 2 packet identifier that comes twice is delivered once, as the standard asks of a receiver.
+The client completes every flow by itself (PUBACK, PUBREC, PUBREL, PUBCOMP) and keeps what it got,
+in order. A QoS 2 packet identifier that comes twice is delivered once, as the standard asks of a
+receiver.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def until(
 
 
 class Client(asyncio.Protocol):
-    """One connection of one client id; `received` holds the PUBLISH packets in order."""
+    """A connection of one client id; `received` holds the PUBLISH packets in order."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id

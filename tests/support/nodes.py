@@ -1,10 +1,10 @@
 """
 Real nodes for tests: one twistd process each, with the words of the documented command line.
 
-What lives here: picking ports, writing a topology file, starting and stopping the process (most
-are forked where all is imported already, see nursery.py), reading its log (one JSON object a line
-on stderr) and waiting for an event in it. What does not: anything that knows MQTT or gRPC. Every
-wait has a deadline and fails with the end of the node's log.
+The module picks ports, writes a topology file, and starts and stops the process. Most processes are
+forked where all is imported already (see nursery.py). The module reads the node's log (one JSON
+object a line on stderr) and waits for an event in it. It knows neither MQTT nor gRPC. Every wait
+has a deadline and fails with the end of the node's log.
 
     with NodeProcess(tmp_path, topology("solo", zone="")) as node:
         host, port = node.mqtt
@@ -55,9 +55,9 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     A TCP port on `host` that nothing listens on now, never the same one twice in this process.
 
-    Taken from below Linux's ephemeral range (32768 and up), so that no outgoing connection of
-    another test can occupy it between this call and the node's bind. Test processes that run side
-    by side have ports of their own.
+    The ports are below Linux's ephemeral range (32768 and up). So no outgoing connection of another
+    test can occupy one between this call and the node's bind. Test processes that run side by side
+    have ports of their own.
     """
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     most = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -98,7 +98,7 @@ def topology(
     node: str, *, zone: str | None = None, parent: str | None = None, **keys: Any
 ) -> dict[str, Any]:
     """
-    One topology document on loopback: MQTT on a port that the kernel picks, gRPC on a free one.
+    A topology document on loopback: MQTT on a port that the kernel picks, gRPC on a free one.
 
     `zone` None leaves the key out (a pure edge). `parent` is a gRPC address. `keys` are added as
     they are and win, e.g. `limits={"connect_timeout": "300ms"}`.
@@ -117,7 +117,7 @@ def topology(
 
 class NodeProcess:
     """
-    One node: its topology file in `directory`, its process, its log.
+    A node: its topology file in `directory`, its process, its log.
 
     `document` is written to `directory/NODE.yaml` at each start, so a test may change
     `node.document` between two runs. Thread-safe for waiting; start and stop from one thread.
@@ -266,7 +266,7 @@ class NodeProcess:
             return len(self.events)
 
     def hear(self, event: Event) -> None:
-        """It says this; called in a thread."""
+        """Note an event of the node; called in a thread."""
 
     def tail(self, count: int = 40) -> str:
         """

@@ -1,12 +1,12 @@
 """
 Processes that have imported already what they are made of.
 
-To start Python and to import a node takes most of a second of processor time, which a suite of
-hundreds of nodes pays again and again. Here one process imports it once, the nursery, and each node
-and each command is a fork of it, taken before anything of a node has run: with an environment, a
-folder, and three streams of its own, and with the function that the script of twistd or txbroker
-calls. Launch lines themselves are for `tests/system/test_start_stop.py` and its neighbours, which
-start them as people do.
+To start Python and to import a node takes most of a second of processor time. A suite of hundreds
+of nodes pays that again and again. Here one process, the nursery, imports it once. Each node and
+each command is a fork of the nursery, taken before anything of a node has run. A fork has an
+environment, a folder, and three streams of its own, and the function that the script of twistd or
+txbroker calls. Launch lines themselves are for `tests/system/test_start_stop.py` and its
+neighbours, which start them as people do.
 
 What lives here: `Forked`, with the part of `subprocess.Popen` that tests use; and the nursery,
 which is this file as a program.
@@ -56,13 +56,14 @@ class Forked:
         told = [kind, self._words, str(folder), dict(environment)]
         near.sendall(json.dumps(told).encode() + b"\n")
         self._keeper = near.detach()
-        # As long as anybody may ask: a thread may be waiting when another one learns of the end.
+        # The descriptor stays open as long as anybody may ask: a thread may be waiting when another
+        # one learns of the end.
         weakref.finalize(self, os.close, self._keeper)
         self.pid = _number(self._keeper)
 
     @property
     def returncode(self) -> int | None:
-        """As `Popen` has it: negative for a signal, None while it runs."""
+        """The status as `Popen` has it: negative for a signal, None while it runs."""
         return self.poll()
 
     def poll(self) -> int | None:
@@ -211,14 +212,14 @@ def _begin(
     for end, number in ((out, 1), (said, 2)):
         os.dup2(end, number)
         os.close(end)
-    # As Python opens them for pipes.
+    # The streams are as Python opens them for pipes.
     encoding = environment.get("PYTHONIOENCODING")
     sys.stdout = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = words
-    # As at the end of Python: what was registered is called, what is buffered is written.
+    # The end is as that of Python: what was registered is called, what is buffered is written.
     if kind == "twistd":
         from twisted.scripts.twistd import run
 

@@ -1,16 +1,17 @@
 """
 Pages of the documentation, and running what they show.
 
-- A fence marked `yaml` whose first line is `# NAME.yaml` is a topology file; all files of a page
+- A fence marked `yaml` whose first line is `# NAME.yaml` is a topology file. All files of a page
   are good together, but for those marked `# NAME.yaml (wrong)`.
-- A fence marked `console` is run: lines that start with `$ ` by one bash for each page, in order,
-  in a directory with the page's files. The lines below a command are what it prints, errors
+- A fence marked `console` is run. One bash for each page runs the lines that start with `$ `, in
+  order, in a directory with the page's files. The lines below a command are what it prints, errors
   included. Runs of spaces count as one, `...` stands for any text, one rate (`0.3`) is as good as
   another. Ports are replaced by free ones.
 - After a command that starts nodes (`txbroker run ... &`) the test waits until they are ready and
-  have joined, as a reader would; after `txbroker sub ... -i NAME ... &` until it has subscribed.
+  have joined, as a reader would. After `txbroker sub ... -i NAME ... &` it waits until NAME has
+  subscribed.
 - A command that only looks (`txbroker tree`, `resolve`, `sessions`) is run again until it prints
-  what the page says: a node tells some of it once a second only.
+  what the page says. A node tells some of it once a second only.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class File:
 
 @attrs.frozen
 class Command:
-    """One command of a page and what it is said to print."""
+    """A command of a page and what it is said to print."""
 
     line: str
     expected: str
@@ -131,7 +132,7 @@ class Shell:
                 stream.close()
 
     def run(self, line: str) -> str:
-        """What the command prints, with the page's ports; waits for nodes that it starts."""
+        """The output of the command, with the page's ports; waits for nodes that it starts."""
         logs = re.findall(r"^txbroker run (.*?)\s2>>?(\S+) &$", line)
         before = self._events(logs[0][1]) if logs else Counter[str]()
         done = f"--done-{next(self._numbers)}--"

@@ -235,7 +235,7 @@ def receive(end: LinkClient | LinkServer, data: bytes) -> None:
 
 @attrs.define
 class Link:
-    """One connection between an edge's route and an owner."""
+    """A connection between an edge's route and an owner."""
 
     edge: Edge
     route: Route
@@ -279,7 +279,7 @@ class Link:
             pass
 
     def steps(self) -> Iterator[None]:
-        """One read at a time; stop in the middle to cut the link there."""
+        """Yields after each read; stop in the middle to cut the link there."""
         while True:
             self._flush()
             if self.up:

@@ -46,7 +46,7 @@ def _name(properties: bytes) -> bytes:
 plain_properties: Final[st.SearchStrategy[bytes]] = st.lists(
     _properties, max_size=6, unique_by=_name
 ).map(b"".join)
-"""What runs hold: each property but expiry once, user properties as often as one likes."""
+"""The properties that runs hold: each but expiry once, user properties as often as one likes."""
 
 NOT_PLAIN: Final[dict[str, bytes]] = {
     "topic alias": b"\x23\x00\x01",
@@ -87,4 +87,4 @@ NO_LIST: Final[dict[str, bytes]] = {
     "half a length": b"\x80",
     "longer by one": b"\x02\x01",
 }
-"""What is no list at all, at the end of a packet."""
+"""Bytes that are no list at all, at the end of a packet."""

@@ -3,10 +3,10 @@ A TCP proxy in front of a node's link listener that counts the messages that pas
 
 How it gets between: a node tells `advertise`:port of its `link` as its link address. So with the
 link bound to 127.0.0.1 and 127.0.0.2 advertised, edges dial 127.0.0.2, where the proxy listens on
-the same port; the control plane is bound to 127.0.0.2 itself. All of 127.0.0.0/8 is loopback on
-Linux. Bytes pass unchanged; a message is a packet of type 3 in MQTT framing, counted here before it
-is passed on, so whoever has received it may look at the counts. Which edge is at the other end says
-the Hello of each link.
+the same port. The control plane is bound to 127.0.0.2 itself. All of 127.0.0.0/8 is loopback on
+Linux. Bytes pass unchanged. A message is a packet of type 3 in MQTT framing. The proxy counts it
+before it passes the message on, so whoever has received it may look at the counts. Which edge is at
+the other end says the Hello of each link.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def behind_proxy(node: str, **keys: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """One message that passed: `is_publish` from the edge to the owner, else a delivery."""
+    """A message that passed: `is_publish` from the edge to the owner, else a delivery."""
 
     owner: str
     edge: str
@@ -136,7 +136,7 @@ class LinkProxy:
 
 
 class _Link:
-    """One link: who is its edge, and how many of its two threads still run."""
+    """A link: who is its edge, and how many of its two threads still run."""
 
     def __init__(self, proxy: LinkProxy) -> None:
         self._proxy = proxy
@@ -162,7 +162,7 @@ class _Link:
                 self._edge = frame.hello.edge
 
     def leave(self) -> bool:
-        """One direction has ended; whether it was the last."""
+        """Note that a direction has ended; True if it was the last."""
         self._running -= 1
         return not self._running
 

@@ -1,9 +1,9 @@
 """
 A raw MQTT 3.1.1 client on a blocking socket, for tests that look at single bytes.
 
-Every read has a deadline; what a server may never send (wrong flags, wrong lengths, a client's
-packet) fails the test wherever it turns up. A negative is proved by a round trip (`ping`, or a
-marker that must come next), never by waiting.
+Every read has a deadline. Bytes that a server may never send (wrong flags, wrong lengths, a
+client's packet) fail the test wherever they turn up. A negative is proved by a round trip (`ping`,
+or a marker that must come next), never by waiting.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ConnectionEnded(AssertionError):
 
 class RawConnection(Generic[Received]):
     """
-    One TCP connection to a broker, from the host `source` if one is given. Opening sends nothing.
+    A TCP connection to a broker, from the host `source` if one is given. Opening sends nothing.
     """
 
     def __init__(self, address: Address, *, timeout: float = TIMEOUT, source: str = "") -> None:
@@ -275,7 +275,7 @@ class RawClient(RawConnection[Packet]):
         self, topic: str | None = None, payload: bytes | None = None, **fields: object
     ) -> Publish:
         """
-        The next packet, which must be a PUBLISH with these fields. It is not acknowledged.
+        The next packet, which must be a PUBLISH with these fields. The packet is not acknowledged.
         """
         message = wire.parse_publish(self.expect(PUBLISH))
         assert topic is None or message.topic == topic, f"{message}, expected topic {topic}"

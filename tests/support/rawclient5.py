@@ -1,8 +1,8 @@
 """
 A raw MQTT 5.0 client on a blocking socket, for tests that look at single bytes.
 
-As `rawclient`: every read has a deadline, what a server may never send fails the test, and a
-negative is proved by a round trip.
+The client works as `rawclient`: every read has a deadline, and a negative is proved by a round
+trip. Bytes that a server may never send fail the test.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class RawClient5(RawConnection[Publish | Answer]):
     def expect_publish(
         self, topic: str | None = None, payload: bytes | None = None, **fields: object
     ) -> Publish:
-        """The next packet, a PUBLISH with these fields. It is not acknowledged."""
+        """The next packet, a PUBLISH with these fields. The packet is not acknowledged."""
         message = self.receive()
         assert isinstance(message, Publish), f"no PUBLISH: {message}"
         assert topic is None or message.topic == topic, f"{message}, expected topic {topic}"

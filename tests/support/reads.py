@@ -1,5 +1,6 @@
 """
-What a client sends, through the core's packet reader, as its connection takes it (`MqttProtocol`).
+The packets that a client sends, through the core's packet reader, as its connection takes them
+(`MqttProtocol`).
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ def cut(apex: str, epoch: int = 1, node: str | None = None) -> ZoneCut:
 
 
 def take(events: list[T]) -> list[T]:
-    """What has happened since the last call."""
+    """The events since the last call."""
     taken = events[:]
     events.clear()
     return taken
 
 
 def payloads(messages: Iterable[Message]) -> list[str]:
-    """What messages say."""
+    """The payloads of messages."""
     return [message.payload.decode(errors="replace") for message in messages]
 
 
@@ -157,7 +157,7 @@ class OwnerRecorder:
 
 
 class StreamRecorder:
-    """What an outbox sends to an owner (`OutStream`); `user` is to be told."""
+    """The stream of an outbox to an owner (`OutStream`); `user` is to be told."""
 
     def __init__(self, key: MarkKey, user: StreamUser, add: Callable[..., None]) -> None:
         self.key = key
@@ -279,7 +279,7 @@ class LedgerRecorder:
         self.rows.append(row)
 
     def take(self) -> list[tuple[object, ...]]:
-        """What came since the last call: kind, client, filter or None, zone, offset, and more."""
+        """The calls since the last one: kind, client, filter or None, zone, offset, and more."""
         taken, self.rows = self.rows, []
         return [_shown(row) for row in taken]
 
@@ -296,7 +296,7 @@ def _shown(row: LedgerRow) -> tuple[object, ...]:
 
 
 class ReporterRecorder:
-    """Who is told of what an operator may want to know (`Reporter`)."""
+    """The listener for what an operator may want to know (`Reporter`)."""
 
     def __init__(self) -> None:
         self.events: Events = []

@@ -15,7 +15,7 @@ from txbroker.mqtt.wire.property_list import LISTED, property_list
 
 
 def messages_in(item: Publish | Run) -> list[Message]:
-    """What a reader of links gave, one by one."""
+    """The publishes that a reader of links gave, one by one."""
     if isinstance(item, Publish):
         return [
             Message(item.topic, item.payload, item.qos, item.retain, properties=item.properties)

@@ -1,9 +1,9 @@
 """
-System calls of a real node, in the order in which they began and returned: for what must not happen
-before something else.
+System calls of a real node, in the order in which they began and returned: for calls that must not
+come before another.
 
-strace sees every call of every thread at its beginning and at its end, one after the other, and the
-calling thread waits meanwhile: what stands later in its output was later.
+strace sees every call of every thread at its beginning and at its end, one after the other. The
+calling thread waits meanwhile: a call that stands later in the output was later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTE = re.compile(rb"\\x([0-9a-f]{2})")
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One call: its arguments as strace prints them, but with bytes and paths unescaped."""
+    """A call: its arguments as strace prints them, but with bytes and paths unescaped."""
 
     name: str
     arguments: bytes
@@ -34,7 +34,7 @@ class Call:
 
     @property
     def path(self) -> str:
-        """What its first argument, a descriptor, stands for."""
+        """The file for which its first argument, a descriptor, stands."""
         return self.arguments.partition(b"<")[2].partition(b">")[0].decode()
 
 
@@ -57,7 +57,7 @@ class TracedNode(NodeProcess):
         return any(line.split(maxsplit=2)[:2] == [str(self.pid), "+++"] for line in lines)
 
     def calls(self) -> list[Call]:
-        """What it did, in the order of beginning."""
+        """The calls of the node, in the order of beginning."""
         return list(_parse(self.trace.read_text().splitlines()))
 
 

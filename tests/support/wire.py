@@ -30,7 +30,8 @@ NAMES = [
     "reserved-15",
 ]
 
-# What a server may send: type -> (flags, remaining length or None for any). PUBLISH apart.
+# The packets that a server may send: type -> (flags, remaining length or None for any). PUBLISH
+# apart.
 FROM_SERVER: dict[int, tuple[int, int | None]] = {
     CONNACK: (0, 2),
     PUBACK: (0, 2),
@@ -46,7 +47,7 @@ FROM_SERVER: dict[int, tuple[int, int | None]] = {
 @dataclass(frozen=True, slots=True)
 class Packet:
     """
-    One packet from the server, as it came: fixed header and body.
+    A packet from the server, as it came: fixed header and body.
     """
 
     kind: int
@@ -210,8 +211,8 @@ def parse_publish(raw: Packet) -> Publish:
 
 def cut_packet(buffer: bytearray) -> Packet | None:
     """
-    Take the first whole packet off `buffer`, None when there is none yet; fails the test on a
-    packet that a server must never send.
+    Take the first whole packet off `buffer`, None when there is none yet. A packet that a server
+    must never send fails the test.
     """
     found = cut_frame(buffer)
     if found is not None and found.kind != PUBLISH:

@@ -2,9 +2,10 @@
 Clients that go on through everything: publishers that send again what is not acknowledged, and
 subscribers that remember.
 
-Each lives in a thread of its own, on a session that is not clean, and connects again when its node
-is gone. What a `SinkWriter` says is its number, from 1 on; `acknowledged` are the numbers that its
-node has answered for (PUBACK, or PUBREC). A `Reader` keeps what came, topic by topic, in order.
+Each writer lives in a thread of its own, on a session that is not clean. It connects again when its
+node is gone. The word of a `SinkWriter` is its number, from 1 on; `acknowledged` are the numbers
+that its node has answered for (PUBACK, or PUBREC). A `Reader` keeps what came, topic by topic, in
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IDS = 60_000
 
 
 class _Client(threading.Thread):
-    """One client id; `where` says where its node listens now."""
+    """A client id; `where` says where its node listens now."""
 
     def __init__(self, where: Callable[[], Address], client_id: str) -> None:
         super().__init__(daemon=True)
