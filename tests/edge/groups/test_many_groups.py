@@ -193,7 +193,9 @@ class Owner:
         self.slices = Slices(Ticking(), self._again)
         none = cast(Any, None)
         self.tested = GroupCoordinators(
-            edge=cast(Any, SimpleNamespace(counters=Counters())),
+            edge=cast(
+                Any, SimpleNamespace(counters=Counters(), clients=SimpleNamespace(sessions={}))
+            ),
             router=Router(lambda: None),
             connects=none,
             timers=Alarms(),
