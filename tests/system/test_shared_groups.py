@@ -156,6 +156,23 @@ def test_a_group_follows_its_zone(nodes: dict[str, NodeProcess], tmp_path: Path)
     assert found == [b"%d" % number for number in range(10)]
 
 
+def test_a_lone_member_roams(nodes: dict[str, NodeProcess]) -> None:
+    """Between the two nodes nobody is a member: what waits is not lost for that."""
+    with RawClient5(nodes["root"].mqtt) as pub:
+        pub.connect("pub")
+        for count, name in enumerate(("e1", "e2", "q", "e1")):
+            with RawClient5(nodes[name].mqtt, timeout=STUCK) as member:
+                member.connect("lone", clean=not count, expiry=600)
+                if not count:
+                    member.subscribe(("$share/g/p/#", 2))
+                else:
+                    found = [message.payload for message in member.take(5)]
+                    assert found == [b"%d" % number for number in range(5 * count - 5, 5 * count)]
+                member.disconnect()
+            for number in range(5 * count, 5 * count + 5):
+                pub.publish("p/a", b"%d" % number, qos=1)
+
+
 def test_the_coordinator_retires(nodes: dict[str, NodeProcess]) -> None:
     """The group goes to the parent with its zone, amid the traffic of others."""
     began = time.monotonic()

@@ -333,8 +333,8 @@ class EdgeNode:
         self.sessions[name] = session
         return session
 
-    def _end(self, session: Session) -> None:
-        self.shared.end(session)
+    def _end(self, session: Session, *, is_moved: bool = False) -> None:
+        self.shared.end(session, is_moved=is_moved)
         session.close()
         del self.sessions[session.client_id]
 

@@ -99,6 +99,24 @@ def test_a_session_outlives_an_edge_that_leaves_before_the_others_are_back() -> 
     assert waiting(edge, "a1") == [b"1/0"]
 
 
+def test_a_session_waits_for_its_only_member_between_two_edges() -> None:
+    """The edge that it leaves reports first."""
+    world = World(1)
+    edge, other = joined(world, 0, "a1"), joined(world, 2)
+    world.alarms.advance(group_coordinators.GRACE)  # all edges are known
+    edge.disconnect("a1")
+    world.publish(1)
+    carry(world)
+    edge._end(edge.sessions["a1"], is_moved=True)
+    carry(world)
+    other.members["a1"] = edge.members.pop("a1")
+    other.connect("a1")
+    carry(world)
+    other.step("a1", answers=True)
+    carry(world)
+    assert world.processed == {b"1/0": 1}
+
+
 def test_a_break_before_the_first_report_forgets_no_edge() -> None:
     """It has what it has, and reports that on its next connection."""
     world = World(1)

@@ -87,6 +87,9 @@ class GroupCoordinator:
     `is_resumed`: its session is here from an earlier process or group. `changed` asks for a call of
     `send` at the end of the turn, or in a slice after it; `on_closed` reports that another node has
     the session.
+
+    `awaits_member`: True if the last durable member has left its edge for another one, and no edge
+    has reported a durable member since.
     """
 
     receive_maximum = 0
@@ -108,6 +111,7 @@ class GroupCoordinator:
         self.edges: dict[str, GroupEdge] = {}
         self.session: Session | None = None
         self.pending: Collection[str] | None = None
+        self.awaits_member = False
         self._now = now
         self._changed = changed
         self._on_closed = on_closed
@@ -218,6 +222,9 @@ class GroupCoordinator:
             self._take_back(edge, place, is_again=is_again)
         if report.is_over:
             self.remove(edge)
+            self.awaits_member |= report.is_durable and not self.is_durable
+        elif report.is_durable:
+            self.awaits_member = False
         self._changed(self)
 
     def lose(self, port: MemberPort) -> None:

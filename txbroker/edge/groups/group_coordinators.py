@@ -264,12 +264,13 @@ class GroupCoordinators:
         session = group.session
         self._release(group)
         self._forget(group)
-        if group.knows_all_edges(GRACE):
+        if group.knows_all_edges(GRACE) and not group.awaits_member:
             self._edge.clients.delete(group.text)
             group.end()
         elif session is not None:
             session.save_then(group.end)
-        # Else members at edges that have not come back yet may need the group's position.
+        # Else members at edges that have not come back yet, or one between two edges, may need the
+        # group's position.
 
     def _forget(self, group: GroupCoordinator) -> None:
         del self._groups[group.text]

@@ -33,8 +33,8 @@ class GroupReport:
       members have not answered.
     - `done`: the messages that members have answered.
     - `returned`: the messages that no member can get, each with whether one had it before.
-    - `is_over`: True if the edge has no member. `is_moved`: True if the members stay, and another
-      node coordinates the group.
+    - `is_over`: True if the edge has no member; if `is_durable` too, the last one is on its way to
+      another edge. `is_moved`: True if the members stay, and another node coordinates the group.
     """
 
     members: int = 0

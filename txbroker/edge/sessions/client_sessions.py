@@ -454,7 +454,7 @@ class ClientSessions:
         else:
             self.wills.delayed.publish_now(session.client_id)  # [MQTT-3.1.2-8]
         self._subscriptions.end(session)
-        self._shared.end(session)
+        self._shared.end(session, is_moved=is_moved)
         session.close()
         if not session.clean:
             self.session_store.forget(session)

@@ -42,8 +42,9 @@ class EdgeGroup:
     The group `text`, which is `$share/GROUP/FILTER`; `topic_filter` is its FILTER.
 
     `route` leads to the coordinator, and `port` is the connection on which the group is reported.
-    `sessions` has all members by client id. `lenders`: the numbers that stand for the group and a
-    part in what members answer.
+    `sessions` has all members by client id. `goes_on`: True if the session of the last member went
+    to another node. `lenders`: the numbers that stand for the group and a part in what members
+    answer.
     """
 
     def __init__(self, text: str, topic_filter: str) -> None:
@@ -55,6 +56,7 @@ class EdgeGroup:
         self.waiters: list[Waiter] = []
         self.pending: Collection[str] | None = None
         self.told_limit = 0
+        self.goes_on = False
         self.lenders: dict[JournalId, int] = {}
         self._ring: deque[Session] = deque()
         self._held: dict[int, LogPosition] = {}
@@ -291,7 +293,7 @@ class EdgeGroup:
         return GroupReport(
             members=len(self._ring),
             limit=self.told_limit,
-            is_durable=self.is_durable,
+            is_durable=self.is_durable or (self.goes_on and not self.sessions),
             request=request,
             done=done,
             returned=returned,

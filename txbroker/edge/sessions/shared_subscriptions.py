@@ -75,7 +75,7 @@ class SharedSubscriptions:
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
-        self._ended: dict[str, list[Session]] = {}  # members that are over, by group
+        self._ended: dict[str, dict[Session, bool]] = {}  # by group: members that are over; `is_moved`
         self._round = object()  # owns the second's work in the slices
         self._next_lease = 1
         self._beats = 0
@@ -158,15 +158,15 @@ class SharedSubscriptions:
         else:
             self._slices.start(session, self._follow_in_all(session))
 
-    def end(self, session: Session) -> None:
-        """End the memberships of a session that is over."""
+    def end(self, session: Session, *, is_moved: bool) -> None:
+        """End the memberships of a session that is over; `is_moved`: it goes on elsewhere."""
         if len(session.shared) <= FEW:
             for text in session.shared:
-                self._leave(session, text)
+                self._leave(session, text, is_moved=is_moved)
             return
         # A member that comes before their turn must find a new group, too: see `_add`.
         for text in session.shared:
-            self._ended.setdefault(text, []).append(session)
+            self._ended.setdefault(text, {})[session] = is_moved
         self._slices.start(session, self._leave_all(session))
 
     def answer(self, leases: Iterable[int]) -> None:
@@ -322,8 +322,8 @@ class SharedSubscriptions:
 
     def _leave_ended(self, text: str) -> None:
         """End the memberships of sessions that are over, in this group."""
-        for session in self._ended.pop(text, ()):
-            self._leave(session, text)
+        for session, is_moved in self._ended.pop(text, {}).items():
+            self._leave(session, text, is_moved=is_moved)
 
     def _of(self, route: Route, text: str) -> EdgeGroup | None:
         group = self._groups.get(text)
@@ -346,7 +346,7 @@ class SharedSubscriptions:
         self._change(group)
         return group
 
-    def _leave(self, session: Session, text: str) -> None:
+    def _leave(self, session: Session, text: str, *, is_moved: bool = False) -> None:
         group = self._groups.get(text)
         if group is None:
             return
@@ -357,6 +357,7 @@ class SharedSubscriptions:
             self._change(group)
         else:
             # A member that comes next must find a new group, without what came in between.
+            group.goes_on = is_moved
             self._report(group)
 
     def _reclaim(self, session: Session) -> None:
