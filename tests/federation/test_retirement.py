@@ -301,6 +301,35 @@ async def test_node_does_not_go_while_its_outbox_waits(tmp_path: Path) -> None:
             await away(other.close)
 
 
+@on_loop
+async def test_zone_below_comes_back_while_the_node_is_leaving(tmp_path: Path) -> None:
+    """The node has copied its journal by then; that zone's journal goes to the parent, too."""
+    async with House(tmp_path) as house:
+        other = NodeProcess(tmp_path, topology("other", zone="o", parent=house.root.grpc))
+        below = NodeProcess(tmp_path, topology("below", zone="z/x", parent=house.child.grpc))
+        try:
+            for node in (other, below):
+                await away(node.start)
+                await away(node.wait_event, "join.granted")
+            await house.sleeper()
+            sent = await house.publish(range(20))
+            client = await Client.open(house.child.mqtt, "c", clean=False)
+            await away(other.kill)
+            await client.publish("o/x", b"keeps the child here", 1)
+            leaving = asyncio.create_task(house.retire())
+            await away(house.child.wait_event, "retire.started")
+            done = await away(run, "retire", below.grpc, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert not leaving.done()
+            await away(other.start)
+            await leaving
+            shutil.rmtree(house.child.data)
+            await house.wake(sent)
+        finally:
+            for node in (below, other):
+                await away(node.close)
+
+
 SESSIONS = 300
 
 

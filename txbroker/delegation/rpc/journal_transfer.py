@@ -47,6 +47,7 @@ class JournalSender:
         self._apex = apex
         self._present = present
         self._sent = 0
+        self._known: set[JournalId] = set()  # parts that the parent has
 
     @property
     def size(self) -> int:
@@ -59,26 +60,36 @@ class JournalSender:
 
         `call` is the hand-back's stream; parts in `have` are skipped.
         """
+        self._known = set(have)
         for part in self._parts():
-            if part.key in have:
+            if part.key in self._known:
                 continue
-            header = control_pb2.JournalPart(
-                zone=part.key.zone, epoch=part.key.epoch, format=FORMAT
-            )
-            if part.predecessor is not None:
-                header.predecessor.CopyFrom(place_to_wire(LogPosition(*part.predecessor)))
-            await write(call, HandBackRequest(part=header), HANDOVER_STEP)
-            sent = await self._send(call, part, 0)
+            sent = await self._send_part(call, part)
             if part.key == self._present:
                 self._sent = sent
                 await self._catch_up(call, part)
 
     async def rest(self, call: Any) -> None:
-        """Send the batches that were appended since the copy."""
+        """
+        Send the batches that were appended since the copy, and the parts of zones below that have
+        come back here since.
+        """
         await self._data_directory.committer.drain()
-        part = self._data_directory.journals.get(self._present)
-        if part is not None:
-            self._sent = await self._send(call, part, self._sent)
+        present = self._data_directory.journals.get(self._present)
+        if present is not None:
+            self._sent = await self._send(call, present, self._sent)
+        for part in self._parts():
+            if part.key not in self._known:
+                await self._send_part(call, part)
+
+    async def _send_part(self, call: Any, part: JournalPart) -> int:
+        """Begin a part at the parent, and send its batches; return the last sent offset."""
+        header = control_pb2.JournalPart(zone=part.key.zone, epoch=part.key.epoch, format=FORMAT)
+        if part.predecessor is not None:
+            header.predecessor.CopyFrom(place_to_wire(LogPosition(*part.predecessor)))
+        await write(call, HandBackRequest(part=header), HANDOVER_STEP)
+        self._known.add(part.key)
+        return await self._send(call, part, 0)
 
     async def _catch_up(self, call: Any, part: JournalPart) -> None:
         for _ in range(PASSES):
