@@ -107,12 +107,12 @@ class Shared:
         self.is_due = True
 
 
-def leave(shared: Shared, session: Session) -> None:
-    """The client's connection breaks, and its session ends with it."""
+def leave(shared: Shared, session: Session, *, is_moved: bool = False) -> None:
+    """The client's connection breaks, and its session ends here with it."""
     shared.tested.reclaim(session)
     session.detach()
     shared.tested.follow(session)
-    shared.tested.end(session)
+    shared.tested.end(session, is_moved=is_moved)
     session.close()
 
 
@@ -123,16 +123,19 @@ def test_reports_on_many_groups_take_many_turns() -> None:
     assert [text for text, _ in shared.settle()] == GROUPS
 
 
-def test_a_member_of_many_groups_leaves_in_many_turns() -> None:
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_member_of_many_groups_leaves_in_many_turns(is_moved: bool) -> None:
+    """Groups whose only member goes on elsewhere are reported as durable."""
     shared = Shared()
     session = shared.member("a")
     shared.subscribe(session)
     shared.settle()
-    leave(shared, session)
+    leave(shared, session, is_moved=is_moved)
     assert len(shared.coordinators.reports) < 10
     last = dict(shared.settle())
     assert sorted(last) == sorted(GROUPS)
     assert all(report.is_over for report in last.values())
+    assert {report.is_durable for report in last.values()} == {is_moved}
     assert shared.tested.groups == 0
 
 

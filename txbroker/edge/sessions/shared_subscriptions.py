@@ -75,7 +75,9 @@ class SharedSubscriptions:
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
-        self._ended: dict[str, dict[Session, bool]] = {}  # by group: members that are over; `is_moved`
+        self._ended: dict[
+            str, dict[Session, bool]
+        ] = {}  # by group: members that are over; `is_moved`
         self._round = object()  # owns the second's work in the slices
         self._next_lease = 1
         self._beats = 0
