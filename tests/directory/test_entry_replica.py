@@ -17,6 +17,7 @@ from txbroker.directory.requests import (
     Answers,
     Claim,
     Claimed,
+    Ended,
     Lookup,
     OtherView,
     Register,
@@ -218,3 +219,61 @@ def test_a_keeper_in_a_new_life_asks_for_the_whole_list() -> None:
     ):
         assert isinstance(reply, Registered) and reply.restart
     assert bench.keeper.find("x").entry is None
+
+
+def test_a_claim_is_asked_about_until_its_session_is_registered() -> None:
+    """It may come when its node has given it up. A late one undoes nothing that is registered."""
+    bench = Bench("b")
+    bench.list("b")
+    claim = Claim(view=bench.members.view, entry=kept("b", 1))
+    bench.keeper.claim("b", claim)
+    assert bench.keeper.entries.hearsay("b", 9) == (kept("b", 1),)
+
+    bench.register("b", entries=(kept("b", 1),))
+    bench.keeper.claim("b", claim)
+    assert bench.keeper.entries.hearsay("b", 9) == ()
+
+
+def test_the_node_s_own_claim_is_its_word() -> None:
+    """It comes in the turn in which it is made."""
+    bench = Bench("b")
+    bench.keeper.claim("a", Claim(view=bench.members.view, entry=kept("a", 1)))
+
+    assert bench.keeper.entries.hearsay("a", 9) == ()
+
+
+def test_a_batch_that_comes_after_a_later_one_says_nothing() -> None:
+    """Its session has ended since. One that comes twice is answered twice."""
+    bench = Bench("b", "c")
+    bench.list("b")
+    ended = Ended(client_id="x", generation=1)
+    bench.register("b", number=4, ended=(ended,))
+    late = bench.register("b", number=3, entries=(kept("b", 1),))
+    assert isinstance(late, Registered) and not late.restart
+    assert bench.keeper.find("x").entry is None
+
+    for _ in range(2):
+        bench.register("b", number=5, entries=(kept("b", 2),))
+        assert bench.keeper.find("x").entry == kept("b", 2)
+    assert isinstance(bench.register("c", number=1, sync=1, first=True), Registered)
+
+
+def test_a_list_with_a_lower_number_is_believed_until_a_greater_one_comes() -> None:
+    """
+    A node that lost its disk numbers anew: what the keeper knew of it is asked about. If the list
+    only came late, the node sends all again.
+    """
+    bench = Bench("b", "c")
+    bench.register("b", number=7, sync=1, first=True)
+    bench.register("b", number=8, sync=1, entries=(kept("b", 1),), last=True)
+    bench.register("b", number=2, sync=1, first=True)
+    bench.register("b", number=3, sync=1, entries=(kept("b", 1, "y"),), last=True)
+    assert bench.keeper.entries.hearsay("b", 9) == (kept("b", 1),)
+    assert bench.keeper.find("y").entry == kept("b", 1, "y")
+
+    reply = bench.register("b", number=9)
+    assert isinstance(reply, Registered) and reply.restart
+    bench.register("b", number=10, sync=9, first=True)
+    bench.register("b", number=11, sync=9, last=True)
+    assert (bench.keeper.find("x").entry, bench.keeper.find("y").entry) == (None, None)
+    assert bench.register("b", number=12) == Registered(life=LIFE, settled=True)

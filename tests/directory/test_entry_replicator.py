@@ -135,7 +135,27 @@ def test_what_got_no_answer_is_said_again() -> None:
     (again,) = bench.pump()
 
     assert (kept(1), kept(2)) == again.entries
+    assert batch.number < again.number
+    assert isinstance(bench.keeper.register("a", batch), Registered)
+    assert bench.there(2) == kept(2)
     assert not bench.registrar.is_cut_off("c1")
+
+
+def test_a_part_of_a_list_that_got_no_answer_has_a_number_of_its_own() -> None:
+    """The keeper would take it for the late one."""
+    bench = Bench()
+    bench.registrar.set(kept(1))
+    numbers = []
+    while (batch := bench.batch()) is not None:
+        numbers.append(batch.number)
+        if len(numbers) == 2:
+            bench.registrar.failed("b", batch, bench.now)
+            bench.now += 10
+        else:
+            bench.answer(batch)
+
+    assert numbers == sorted(set(numbers)) and len(numbers) == 3
+    assert bench.there() == kept(1)
 
 
 def test_a_keeper_in_a_new_life_gets_the_complete_list() -> None:

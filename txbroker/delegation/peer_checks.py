@@ -43,8 +43,14 @@ MOST_NUMBER = 1 << 62
 AHEAD = 1 << 32
 """The most that an epoch, a version or an incarnation may lie above the known one."""
 
-ANY = frozenset({"txbroker.v1.Question.Register.sync", "txbroker.v1.SeekRequest.time"})
-"""Fields without a bound: the name of a sync, and a time that a reader seeks."""
+ANY = frozenset(
+    {
+        "txbroker.v1.Question.Register.number",
+        "txbroker.v1.Question.Register.sync",
+        "txbroker.v1.SeekRequest.time",
+    }
+)
+"""Fields without a bound: the names of a batch and of a sync, and a time that a reader seeks."""
 
 _SHOWN = 60
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")

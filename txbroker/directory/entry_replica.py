@@ -7,6 +7,10 @@ under the view that it has itself. One may be missing where another one knew its
 (*established*): whatever was promised was accepted by two keepers, and one of the two, or its
 relay, is among those that were heard. Members that were never settled have promised nothing.
 
+A member's batches are numbered. A batch that comes after a later one is late: its sender has given
+it up and has sent its content again, so what it says may have ended since. A list that begins at a
+lower number is late, too, or of a process that lost its disk. Later numbers tell which.
+
 What a member has said counts until a member goes. One more takes ids away from this node and gives
 it none: whatever is promised since has two keepers, and any two of three have one in common.
 """
@@ -32,6 +36,19 @@ from txbroker.directory.requests import (
 from txbroker.model.invariant import holds
 
 
+@attrs.define(slots=True, eq=False)
+class _Begun:
+    """
+    The list number `sync` that a member began; `number`: of its last batch since.
+
+    `beyond`: the greatest number from before the list, if the list began at a lower one; or 0.
+    """
+
+    sync: int
+    number: int
+    beyond: int = 0
+
+
 class EntryReplica:
     """
     The entries of this node in the life `life` of its process.
@@ -45,7 +62,7 @@ class EntryReplica:
         self._life = life
         self._unsettlings = members.unsettlings
         self._listed: dict[str, bool] = {}
-        self._syncs: dict[str, int] = {}
+        self._begun: dict[str, _Begun] = {}
         members.when_changed(self._on_members)
         self._look()
 
@@ -71,11 +88,11 @@ class EntryReplica:
         if request.view != self._members.view:
             return self.other_view()
         entry = attrs.evolve(request.entry, node=source)
-        verdict = self.entries.claim(entry)
+        verdict = self.entries.claim(entry, is_hearsay=source != self._members.name)
         if isinstance(verdict, EntryTableFull):
             # A full keeper cannot store the claim: the asker must not count its answer.
             return self.other_view()
-        self.entries.renew(entry.client_id, source, self._syncs.get(source, 0))
+        self.entries.renew(entry.client_id, source, self._sync(source))
         return Claimed(conflict=None if verdict is None else verdict.entry)
 
     def register(self, source: str, batch: Register) -> Registered | OtherView:
@@ -83,9 +100,13 @@ class EntryReplica:
         if batch.view != self._members.view:
             return self.other_view()
         if batch.first:
-            self._syncs[source] = batch.sync
+            self._begin_list(source, batch)
         elif not self._continues_list(source, batch):
             return self._registered(restart=True)
+        begun = self._begun[source]
+        if batch.number < begun.number:
+            return self._registered()
+        begun.number = batch.number
         return self._apply_batch(source, batch)
 
     def wills_sent(self, request: WillsSent) -> None:
@@ -99,27 +120,38 @@ class EntryReplica:
 
     def check(self) -> None:
         """State who was heard, and what of entries is kept."""
-        strange = self._listed.keys() - self._syncs.keys()
+        strange = self._listed.keys() - self._begun.keys()
         holds(self, 19, "who was heard began a list", not strange, strange)
         self.entries.check()
 
     # internal
 
+    def _begin_list(self, source: str, batch: Register) -> None:
+        before, beyond = self._begun.get(source), 0
+        if before is not None and batch.number < before.number:
+            beyond = max(before.number, before.beyond)
+            self.entries.doubt((source,))
+        self._begun[source] = _Begun(batch.sync, batch.number, beyond)
+
     def _continues_list(self, source: str, batch: Register) -> bool:
         """
         True if the batch belongs to a list that began here, or follows such a list.
 
+        A number above those from before the list shows that the list came late.
+
         A member may not have seen this node leave and return. Such a member believes that this
         keeper knows all its entries under this view.
         """
-        sync = self._syncs.get(source)
+        begun = self._begun.get(source)
+        if begun is None or 0 < begun.beyond < batch.number:
+            return False
         is_news = not batch.sync and not batch.catching_up
         if is_news and source not in self._listed and not self._members.is_settled:
             return False
-        return batch.keeper_life == self._life and sync is not None and batch.sync in (0, sync)
+        return batch.keeper_life == self._life and batch.sync in (0, begun.sync)
 
     def _apply_batch(self, source: str, batch: Register) -> Registered:
-        sync = self._syncs.get(source, 0)
+        sync = self._sync(source)
         conflicts: list[DirectoryEntry] = []
         past: list[DirectoryEntry] = []
         full: list[str] = []
@@ -146,8 +178,12 @@ class EntryReplica:
         # the holder's list under way; otherwise the end of that list would end the entry.
         if self._members.is_removed(entry.node):
             return None  # the sender has not seen the removal, and would revive lost sessions
-        sync = self._syncs.get(entry.node, 0)
+        sync = self._sync(entry.node)
         return self.entries.store(entry, sync, is_hearsay=entry.node != source)
+
+    def _sync(self, name: str) -> int:
+        begun = self._begun.get(name)
+        return 0 if begun is None else begun.sync
 
     def _registered(self, **fields: object) -> Registered:
         settled = self._members.is_settled
@@ -157,10 +193,10 @@ class EntryReplica:
         if self._members.unsettlings != self._unsettlings:
             self._unsettlings = self._members.unsettlings
             self._listed.clear()
-        gone = {name for name in self._syncs if not self._members.is_peer(name)}
+        gone = {name for name in self._begun if not self._members.is_peer(name)}
         for name in gone:
             self._listed.pop(name, None)
-            del self._syncs[name]
+            del self._begun[name]
         if gone:
             self.entries.doubt(gone)
         self._look()

@@ -7,7 +7,8 @@ that ended while its holder was away does not come back with it. Entries of kept
 wills, or with such losers are durable; those of mere connections are not.
 
 What only others say of a node, or an earlier life of this one knew, is *hearsay* until the node has
-said so itself, or denied it: its own list may have come before, and nothing else would end it.
+said so itself, or denied it: its own list may have come before, and nothing else would end it. A
+claim is hearsay until its session is registered: it may come when its node has given it up.
 """
 
 from __future__ import annotations
@@ -103,9 +104,11 @@ class EntryTable:
 
     # from the holders
 
-    def claim(self, entry: DirectoryEntry) -> Verdict:
+    def claim(self, entry: DirectoryEntry, *, is_hearsay: bool = False) -> Verdict:
         """
         Accept a new kept session, if its incarnation is above all that is known.
+
+        A claim of another node is hearsay, as its session may never begin.
 
         Of two claims with one incarnation the first to arrive stands here. Otherwise both could
         find a majority of the keepers.
@@ -115,7 +118,7 @@ class EntryTable:
             known = record.entry
             if known.generation >= entry.incarnation and known.node != entry.node:
                 return KnownAbove(known, record.ended)
-        return self.store(entry)
+        return self.store(entry, is_hearsay=is_hearsay)
 
     def store(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
         """

@@ -65,7 +65,7 @@ class EntryUpdates:
         self._count = life << 32
 
     def next_number(self) -> int:
-        """Return the number of a new list, greater than all before."""
+        """Return the number of a new list or batch, greater than all before."""
         self._count += 1
         return self._count
 
@@ -73,7 +73,12 @@ class EntryUpdates:
         """Return the next part of a complete list; None: further slices must find it first."""
         if peer.again is not None:
             again, peer.again = peer.again, None
-            return attrs.evolve(again, view=self._members.view, silent=self._silence.silent)
+            return attrs.evolve(
+                again,
+                view=self._members.view,
+                silent=self._silence.silent,
+                number=self.next_number(),
+            )
         if not peer.sync:
             # The content of the list is fixed after the keeper knows of the list. Otherwise the
             # list would end entries that other members send the keeper later.
@@ -175,6 +180,7 @@ class EntryUpdates:
             established=self._members.was_settled,
             life=self._life,
             keeper_life=peer.life,
+            number=self.next_number(),
             sync=0 if peer.is_listed else peer.sync,
             silent=self._silence.silent,
             **what,

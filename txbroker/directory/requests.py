@@ -111,12 +111,16 @@ class Register:
     `catching_up`: the members changed, and the batch has the ids for which the keeper is new. The
     part with `last` completes these ids. `silent` are members that the asker watches and that do
     not answer.
+
+    `number` grows with each batch of a node: of two batches the keeper obeys the later one. An
+    older node numbers none.
     """
 
     view: bytes
     established: bool
     life: int
     keeper_life: int
+    number: int = 0
     sync: int = 0
     first: bool = False
     last: bool = False

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txbroker.delegation.peer_checks import MOST_NUMBER, check
 from txbroker.directory.members import Member
-from txbroker.directory.requests import Reply, Request
+from txbroker.directory.requests import Register, Reply, Request
 from txbroker.directory.rpc import directory_convert as wire
 from txbroker.model.errors import PeerError
 from txbroker.v1 import directory_pb2
@@ -54,6 +55,14 @@ def test_a_question_passes(kind: Any) -> None:
         assert value == wire.request_of(again)
 
     passes()
+
+
+def test_the_numbers_of_lists_and_batches_are_not_refused() -> None:
+    """They begin with the life of a process, which is drawn."""
+    batch = Register(
+        view=b"", established=True, life=1, keeper_life=1, number=MOST_NUMBER, sync=MOST_NUMBER
+    )
+    check(wire.question("a", "b", batch))
 
 
 @pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
