@@ -3,7 +3,8 @@ Clients that come and go while nodes die and are cut off: nothing of them stays 
 
 Many clients at once, on nodes in memory. When all nodes are whole again, each entry that is kept
 names a node that has the session, and nobody remembers a move. In the harder orders messages come
-twice, nodes join late, are lost for good and forgotten by command, or are of two sites.
+twice or when their call is over, nodes join late, are lost for good and forgotten by command, or
+are of two sites.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Life:
     """
     A site, its clients and its faults; `run` plays them to their end. The last `late` nodes start
     amid the faults; with `is_one_lost` one dies for good; `doubled` is the share of messages that
-    come twice, `all_die` that of faults in which all nodes die at once.
+    come twice, `delayed` that of messages that come when their call is over, `all_die` that of
+    faults in which all nodes die at once.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Life:
         late: int = 0,
         is_one_lost: bool = False,
         doubled: float = 0.0,
+        delayed: float = 0.0,
         all_die: float = 0.0,
         **settings: Any,
     ) -> None:
@@ -49,7 +52,7 @@ class Life:
         self.site.start(len(nodes) - late)
         self.site.run(3.0)
         self.discarded: set[str] = set()
-        self._all_die = all_die
+        self._all_die, self._delayed = all_die, delayed
         self._late = list(nodes[len(nodes) - late :])
         self._lost = nodes[-late - 1] if is_one_lost else None
         self._visits = 0
@@ -58,11 +61,13 @@ class Life:
 
     def run(self) -> None:
         """All of it, and a rest in which all nodes are whole."""
+        self.site.delayed = self._delayed
         for _ in range(CLIENTS):
             self._play(self._visitor())
         self._play(self._faults())
         self.site.run_until(lambda: not self._playing, 600.0)
         self.site.heal()
+        self.site.delayed = 0.0
         self.site.run(REST)
 
     def left_over(self) -> list[str]:
@@ -159,6 +164,8 @@ SITES = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two"}
 
 HARDER: dict[str, dict[str, Any]] = {
     "doubled": {"doubled": 0.2, "all_die": 0.2},
+    "delayed": {"delayed": 0.15},
+    "delayed and doubled": {"nodes": FIVE, "late": 1, "delayed": 0.1, "doubled": 0.1},
     "late": {"nodes": FIVE, "late": 2, "doubled": 0.1},
     "lost": {"nodes": FIVE, "late": 1, "is_one_lost": True, "all_die": 0.1},
     "sites": {"nodes": FIVE, "sites": SITES, "all_die": 0.1},
@@ -176,7 +183,7 @@ HARDER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("order", HARDER)
 def test_nothing_stays_in_harder_orders(order: str, seed: int) -> None:
-    """Nodes come late or go for good, all of them die, messages come twice."""
+    """Nodes come late or go for good, all of them die, messages come twice or too late."""
     life = Life(seed, **HARDER[order])
     life.run()
 

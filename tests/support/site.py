@@ -575,7 +575,7 @@ class Site:
         **settings: Any,
     ) -> None:
         self.random = random.Random(seed)
-        self.doubled = 0.0
+        self.doubled = self.delayed = 0.0
         self.now = 0.0
         self.cuts: set[tuple[str, str]] = set()
         self.wills: list[tuple[str, str, int, int]] = []
@@ -598,6 +598,12 @@ class Site:
     def delay(self) -> float:
         """Of a message or a sync: mostly short."""
         return 0.001 + 0.05 * self.random.random() ** 3
+
+    def passage(self) -> float:
+        """How long a message takes: the share `delayed` comes when its call is over."""
+        if self.delayed and self.random.random() < self.delayed:
+            return CALL_TIMEOUT * self.random.uniform(1.0, 3.0)
+        return self.delay()
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self._count), action))
@@ -647,16 +653,16 @@ class Site:
             if not node.is_up or not self.is_linked(source.name, target):
                 return
             reply = node.directory.handle(source.name, request)
-            node.when_safe(lambda: self.after(self.delay(), lambda: back(reply)))
+            node.when_safe(lambda: self.after(self.passage(), lambda: back(reply)))
             node.store.end_turn()
 
         def back(reply: Reply | None) -> None:
             if self.is_linked(target, source.name):
                 answered(reply)
 
-        self.after(self.delay(), arrive)
+        self.after(self.passage(), arrive)
         if self.doubled and self.random.random() < self.doubled:
-            self.after(self.delay(), arrive)
+            self.after(self.passage(), arrive)
 
     # wills
 
