@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from tests.delegation.simulated_tree import Fault, Tree
 from tests.delegation.simulated_zone import Disk
-from txbroker.delegation.grant_state import Strays
+from txbroker.delegation.grant_state import KnownParent, Strays
+from txbroker.delegation.join_child import ParentStrange
+from txbroker.delegation.join_messages import AnsweringNode, ParentAnswer
+from txbroker.delegation.join_rules import JoinRefused
+from txbroker.delegation.procedure import ReceiveMessage, SendMessage
 
 KINDS = ("kill", "break", "full", "crowd")
 NODES = ("root", "child")
@@ -130,6 +134,34 @@ def test_what_a_parent_took_for_a_zone_that_it_had_forgotten_is_handed_on() -> N
     assert child.zone.accepts("z/x") and not root.zone.accepts("z/x")
     assert [Strays(apex="z", after=0, through=root.zone.offset)] == root.collected
     assert root.zone.retained.get("z/x") is None
+
+
+@pytest.mark.parametrize(
+    ("who", "is_parent"),
+    [
+        (AnsweringNode(node="other", zone="y", identity="other", life="1"), False),
+        (AnsweringNode(node="other", zone="", identity="other", life="1"), False),
+        (AnsweringNode(node="root", zone="", identity="lost disk", life="1"), True),
+        (AnsweringNode(node="root", zone="", identity="root", life="1"), True),
+        (None, False),
+    ],
+)
+def test_a_refusal_counts_from_the_parent_alone(who: AnsweringNode | None, is_parent: bool) -> None:
+    """Nodes may exchange their addresses: a stranger's would fence a healthy zone."""
+    tree = join(seed=1)
+    tree.clock.run(2.0)
+    child = tree.child
+    known = KnownParent(grpc="root:1", node="root", zone="", identity="root")
+    child.node_grant.record_parent(known)
+    refused = JoinRefused(reason="not mine")
+    steps = child.child_half.ask("root:1")
+    assert isinstance(next(steps), SendMessage)
+    assert isinstance(steps.send(None), ReceiveMessage)
+    with pytest.raises(StopIteration) as end:
+        steps.send(ParentAnswer(answer=refused, who=who))
+
+    strange = ParentStrange(peer="" if who is None else who.node)
+    assert end.value.value == (refused if is_parent else strange)
 
 
 @settings(max_examples=100, deadline=None)

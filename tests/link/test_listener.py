@@ -102,6 +102,7 @@ def test_unused_tokens_keep_nobody_out() -> None:
         bench.token(f"invented-{number}")
     first, second = bench.token(), bench.token()
 
+    assert len(bench.links._tokens) <= bench.links.max_links
     assert [False, True] == [bench.redeem(one) for one in (first, second)]
     assert bench.counters.get("link.pushed_out") >= 4_990
 

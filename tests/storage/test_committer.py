@@ -18,6 +18,7 @@ import pytest
 from tests.storage.test_log import Disk
 from tests.support.clock import Clock
 from txbroker.model.errors import StoreError
+from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
 from txbroker.storage import newest_segment
@@ -497,6 +498,26 @@ def test_after_a_failed_write_nothing_goes_on(
     assert "1" not in bench.sync()
     bench.wait("3")
     assert [] == bench.end_turn()
+
+
+def test_an_entry_that_cannot_be_written_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who waits would ever be told: an error of the program is not taken for a full disk."""
+    ends: list[str] = []
+    monkeypatch.setattr(hooks, "_ends", [lambda: ends.append("ended")])
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a, "1")
+
+    def broken(*_: object, **__: object) -> bool:
+        raise ValueError("broken for a test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recording, "write", broken)
+        assert [] == bench.end_turn()
+    assert ["ended"] == ends
+    bench.wait("2")
+    assert ([], []) == (bench.end_turn(), bench.work)
 
 
 # -- the end

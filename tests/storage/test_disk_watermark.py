@@ -137,6 +137,21 @@ def test_a_disk_that_refuses_a_write_is_short_whatever_it_says() -> None:
     assert [True, False] == disk.told
 
 
+def test_a_disk_whose_syncs_lag_is_short_though_it_has_room() -> None:
+    """What waits for a sync is in memory: without an end to publishes it would fill that."""
+    disk = Disk()
+    waited: list[str] = []
+    disk.space.set_behind(True, "64 MiB wait")
+    shorts = [disk.space.is_short, disk.is_short(TENTH - 1), disk.is_short(TOTAL)]
+    disk.space.when_room("a", lambda: waited.append("a"))
+    disk.space.set_behind(False, "few wait")
+
+    assert [True, True, True] == shorts
+    assert [True, False] == disk.told
+    assert ["a"] == waited
+    assert (1, 1) == (disk.counters.get("disk.behind"), disk.counters.get("disk.short"))
+
+
 def test_who_waits_for_room_is_called_once_unless_it_went() -> None:
     """In the order of asking."""
     disk = Disk()

@@ -49,11 +49,12 @@ def test_compressed_messages_are_not_taken(node: NodeProcess) -> None:
     assert resident(node) < before + 50 * MIB
 
 
-def test_an_error_does_not_repeat_the_question(node: NodeProcess) -> None:
-    """Neither the status nor the log."""
+@pytest.mark.parametrize("size", [2 * MIB, 60_000])
+def test_an_error_does_not_repeat_the_question(node: NodeProcess, size: int) -> None:
+    """Neither the status nor the log; be it longer than any text, or only as long as one may be."""
     mark = len(node.lines)
     with grpc.insecure_channel(node.grpc) as channel, pytest.raises(grpc.RpcError) as error:
-        request = control_pb2.ResolveRequest(question="x#" * MIB)
+        request = control_pb2.ResolveRequest(question="x#" * (size // 2))
         ControlStub(channel).Resolve(request, timeout=20)
     assert grpc.StatusCode.INVALID_ARGUMENT == error.value.code()  # type: ignore[attr-defined]
     assert len(error.value.details()) < 2 * LONGEST_TEXT  # type: ignore[attr-defined]

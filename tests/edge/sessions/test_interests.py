@@ -92,6 +92,18 @@ def test_open_questions_are_asked_again_on_a_new_link() -> None:
     assert ([], ["Suback"]) == (before, client.got())
 
 
+def test_change_of_the_map_that_a_new_link_finds_holds_up_no_suback() -> None:
+    """The link has taken the change in before the requests that it concerns are looked at."""
+    bench = EdgeBench()
+    client = Client(bench, "c")
+    client.subscribe("x")
+    bench.edge.zones.changes.mark_changed("")
+    bench.online("")
+    bench.answer("", "x")
+
+    assert ["Suback"] == client.got()
+
+
 def test_answered_zone_is_not_asked_again_on_a_new_link() -> None:
     """The greeting carried the filter; retained messages come once a SUBSCRIBE."""
     bench = EdgeBench("a")
