@@ -7,12 +7,13 @@ from select import EPOLLIN, epoll
 from typing import Any
 
 from tests.link.test_ends import Bench
-from tests.support.pair import Client
+from tests.support.pair import Client, receive
 from txbroker.authority.edge_peer import EdgePeer, PublishVerdict
 from txbroker.core import FED, LinkReader, Router, Run, Sender
 from txbroker.edge.routing.publication import Publication
 from txbroker.link.batch_headers import CREDIT_BYTES
 from txbroker.link.delivery_sender import WINDOW
+from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.encoder import encode_publish
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.backpressure import PATIENCE
@@ -58,8 +59,8 @@ def is_taken(router: Router, packet_reader: LinkReader, data: bytes, way: Any = 
 class Owner:
     """A bench whose edge has a subscriber, and whose owner has taken a first publish of `c`."""
 
-    def __init__(self) -> None:
-        self.bench = bench = Bench()
+    def __init__(self, *cuts: ZoneCut) -> None:
+        self.bench = bench = Bench(*cuts)
         self.client = Client(bench.edge, "subscriber")
         self.client.subscribe(("x", 0))
         bench.link.pump()
@@ -110,6 +111,26 @@ def test_an_owner_knows_a_header_again() -> None:
     link.down += bytes(link.owner_end.packet_writer.dequeue())
     link.pump()
     assert [b"1", b"2", b"3"] == owner.client.payloads
+
+
+def test_a_header_of_before_a_refusal_is_not_sent_again() -> None:
+    """It has the sequence of a publish that the refusal took back: the owner would end the link."""
+    owner = Owner(ZoneCut(apex="a", epoch=1, node="n", grpc="h:2"))
+    bench, link = owner.bench, owner.bench.link
+    below = bench.edge.zones.get("a")
+    assert below is not None
+    bench.edge.zones.remove(below)
+    Client(bench.edge, "other").publish("a/x", b"refused")
+    next(link.steps())
+    link.owner_end.flush()
+    link.up += owner.publish(b"1")
+    receive(link.edge_end, bytes(link.down))
+    link.down.clear()
+    link.pump()
+    link.up += owner.publish(b"2")
+    link.pump()
+
+    assert [b"1", b"2"] == owner.client.payloads
 
 
 def test_an_edge_knows_a_header_again() -> None:

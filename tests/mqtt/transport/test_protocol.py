@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +378,31 @@ def test_groups_come_and_go_two_at_a_time(bench: Bench, monkeypatch: pytest.Monk
     client.say(wire.unsubscribe(8, *groups))
     bench.clock.advance(0)
     assert pieces == [2, 2, 2, 2, 1, -2, -2, -2, -2, -1]
+
+
+def test_a_large_subscribe_takes_many_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200,000 filters in one go stopped the node for seconds."""
+    client = bench.client()
+    filters = [(f"x/{number:020}", 0) for number in range(5 * PIECE + 1)]
+    subscriptions = bench.edge.edge.clients.sessions["c"].subscriptions
+    sizes = [0]
+
+    def is_over(_: FairShares) -> bool:
+        """Each share is used up by one step."""
+        sizes.append(len(subscriptions))
+        return True
+
+    monkeypatch.setattr(FairShares, "is_over", property(is_over))
+    client.say(wire.subscribe(7, *filters))
+    route = bench.edge.route("x")
+    for _ in range(100):
+        bench.clock.advance(0)
+        for request in list(route.interest.requests):
+            bench.edge.edge.interests.on_answer(route, request, 0, [])
+        bench.turn.end()
+
+    assert len(filters) == len(subscriptions)
+    assert all(after - before <= PIECE for before, after in pairwise([*sizes, len(filters)]))
 
 
 @pytest.mark.parametrize(
