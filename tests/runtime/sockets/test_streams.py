@@ -615,6 +615,24 @@ async def test_a_crowd_does_not_take_the_last_files() -> None:
 
 
 @on_loop
+async def test_a_port_that_is_short_of_files_takes_no_more() -> None:
+    """Nor when its pause is over: one at a time they would take what is the store's."""
+    async with streams() as bench:
+        bench.port._puts_off = lambda: True
+        crowd = [bench.dial() for _ in range(3)]
+        taken = []
+        with mock.patch.object(stream, "ceiling", return_value=0):
+            for _ in range(2):
+                bench.port.doRead()
+                taken.append(bench.port._waiting.count)
+        bench.port.doRead()
+        taken.append(bench.port._waiting.count)
+        for client in crowd:
+            client.close()
+    assert [1, 1, 3] == taken
+
+
+@on_loop
 async def test_who_waits_at_a_port_that_closes_is_closed() -> None:
     """Nobody else knows of the connection, which would stay open for ever."""
     async with streams() as bench:
