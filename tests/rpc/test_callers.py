@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc.aio
 from tests.support.cluster import on_loop
 from txbroker.model.counters import Counters
 from txbroker.rpc.callers import Callers
+from txbroker.rpc.channels import SERVER_OPTIONS, STREAMS
 from txbroker.rpc.pieced_calls import Pieces
 
 MOST = 3
@@ -44,16 +46,18 @@ def test_one_host_has_one_limit_over_all_addresses_of_its_network() -> None:
 class Idling:
     """A server whose calls never end by themselves; `entered` counts those that are served."""
 
-    def __init__(self) -> None:
-        self.pieces = Pieces(Counters(), MOST)
+    def __init__(self, most: int = MOST) -> None:
+        self.pieces = Pieces(Counters(), most)
         self.entered = asyncio.Semaphore(0)
-        self.server = grpc.aio.server(interceptors=[self.pieces])
+        self.peers: Counter[str] = Counter()
+        self.server = grpc.aio.server(interceptors=[self.pieces], options=SERVER_OPTIONS)
         handlers = {"Idle": grpc.stream_stream_rpc_method_handler(self._idle)}
         generic = grpc.method_handlers_generic_handler("t.T", handlers)
         self.server.add_generic_rpc_handlers((generic,))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     async def _idle(self, _: Any, context: Any) -> None:
+        self.peers[context.peer()] += 1
         self.entered.release()
         await asyncio.Event().wait()
 
@@ -84,6 +88,31 @@ async def test_calls_that_idle_are_bounded() -> None:
     while idling.entered.locked():
         last()
         await asyncio.sleep(0.05)
+    for channel in channels:
+        await channel.close()
+    await idling.close()
+
+
+@on_loop
+async def test_calls_of_one_connection_are_bounded() -> None:
+    """Further ones wait at the caller, and others' do not."""
+    idling = Idling(2 * STREAMS)
+    await idling.server.start()
+    channels = [
+        grpc.aio.insecure_channel(f"127.0.0.1:{idling.port}", options=OWN_CONNECTION)
+        for _ in range(2)
+    ]
+    many, one = [channel.stream_stream("/t.T/Idle") for channel in channels]
+    begun = [many() for _ in range(STREAMS + 5)]
+    for _ in range(STREAMS):
+        await asyncio.wait_for(idling.entered.acquire(), 30)
+    begun.append(one())
+    async with asyncio.timeout(30):
+        while len(idling.peers) < 2:
+            await idling.entered.acquire()
+    assert [STREAMS, 1] == list(idling.peers.values())
+    begun[0].cancel()
+    await asyncio.wait_for(idling.entered.acquire(), 30)
     for channel in channels:
         await channel.close()
     await idling.close()
