@@ -9,12 +9,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from tests.support.cluster import on_loop
 from txbroker.model.counters import Counters
 from txbroker.rpc.callers import Callers
 from txbroker.rpc.channels import SERVER_OPTIONS, STREAMS
-from txbroker.rpc.pieced_calls import Pieces
+from txbroker.rpc.pieced_calls import LARGEST_METADATA, Pieces
 
 MOST = 3
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
@@ -146,3 +147,46 @@ async def test_a_call_whose_connection_has_gone_is_counted_no_more() -> None:
     handler = await pieces.intercept_service(find, details)
     await handler.stream_stream(None, ending)
     assert not pieces.callers._calls
+
+
+class Laden:
+    """The context of a call with metadata of this size."""
+
+    def __init__(self, size: int) -> None:
+        self._metadata = tuple((f"name{number:06}", b"v" * 90) for number in range(size // 100))
+        self.refusal: grpc.StatusCode | None = None
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:5000"
+
+    def invocation_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return self._metadata
+
+    async def abort(self, code: grpc.StatusCode, reason: str) -> None:
+        self.refusal = code
+        raise grpc.aio.AbortError
+
+
+@on_loop
+async def test_a_call_with_large_metadata_waits_for_no_turn() -> None:
+    """Calls that waited with megabytes of them filled a node's memory."""
+    pieces = Pieces(Counters(), MOST)
+    served: list[Any] = []
+
+    async def serve(_: Any, context: Any) -> None:
+        served.append(context)
+
+    async def find(_: Any) -> Any:
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+    details: Any = SimpleNamespace(method="/t.T/Call")
+    handler = await pieces.intercept_service(find, details)
+    turn = await pieces.throttle.take("working")
+    large = Laden(LARGEST_METADATA + 100)
+    with pytest.raises(grpc.aio.AbortError):
+        await asyncio.wait_for(handler.stream_stream(None, large), 30)
+    assert (large.refusal, served) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [])
+    assert not pieces.callers._calls
+    turn.end()
+    await asyncio.wait_for(handler.stream_stream(None, Laden(LARGEST_METADATA - 100)), 30)
+    assert len(served) == 1
