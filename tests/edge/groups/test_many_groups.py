@@ -12,7 +12,8 @@ from tests.edge.groups.site import Way
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
-from txbroker.edge.groups.group_coordinator import GroupCoordinator
+from txbroker.edge.groups import group_coordinators
+from txbroker.edge.groups.group_coordinator import MOST_IN_CROWD, GroupCoordinator
 from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
@@ -191,13 +192,14 @@ class Owner:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.counters = Counters()
         self.dirty: list[Any] = []
         self.is_due = False
         self.slices = Slices(Ticking(), self._again)
         none = cast(Any, None)
         self.tested = GroupCoordinators(
             edge=cast(
-                Any, SimpleNamespace(counters=Counters(), clients=SimpleNamespace(sessions={}))
+                Any, SimpleNamespace(counters=self.counters, clients=SimpleNamespace(sessions={}))
             ),
             router=Router(lambda: None),
             connects=none,
@@ -266,3 +268,28 @@ def test_the_seconds_work_of_an_owner_is_done_in_slices() -> None:
         assert 0 < len(owner.sent) < 10
         owner.settle()
     assert owner.sent == GROUPS
+
+
+def test_groups_of_a_crowd_keep_little_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what 9,000 groups cannot send takes the room of all clients' output."""
+    monkeypatch.setattr(group_coordinators, "CROWD", 10)
+    owner = Owner()
+    for group in owner.groups:
+        group.packet_writer.send(bytes(MOST_IN_CROWD + 1))
+        group.flush()
+    shut = [group.packet_writer.is_shut for group in owner.groups]
+    assert shut == [False] * 10 + [True] * 90
+    assert not owner.groups[-1].packet_writer.send_qos0(b"packet")
+    owner.groups[-1].packet_writer.dequeue()
+    owner.settle()
+    assert not any(group.packet_writer.is_shut for group in owner.groups)
+
+
+def test_what_a_crowd_drops_is_counted() -> None:
+    owner = Owner()
+    group = owner.groups[0]
+    group.packet_writer.is_shut = True
+    group.packet_writer.send_qos0(b"packet")
+    group._send_qos0()
+    assert owner.counters.get("group.dropped.qos0") == 1
+    assert group.packet_writer.dropped == 0

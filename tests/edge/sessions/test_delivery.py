@@ -253,3 +253,35 @@ def test_a_single_message_for_a_crowd_takes_no_long_turn(qos: int) -> None:
     while crowd.turn():
         pass
     assert sum(map(len, crowd.got())) == 20 - len(late)
+
+
+def test_a_session_that_is_behind_is_left_alone_when_time_is_up() -> None:
+    """It reads what comes; to count it, and to wake it, would take each of thousands a turn."""
+    crowd = Crowd(20, qos=1)
+    crowd.deliver(read_run([Message("t", b"1", 1)], 5))
+    late = [session for session in crowd.sessions if session.is_behind]
+    for session in late:
+        session.places.behind[PART].waiting = WaitingRecords(seen=0, end=0)
+    crowd.watcher.events.clear()
+    again = read_run([Message("t", b"2", 1)], 6)
+    crowd.tested.deliver_left(again, PART, [(session, 0) for session in late])
+    assert [None] * len(late) == [session.places.behind[PART].waiting for session in late]
+    assert {4} == {session.places.behind[PART].offset for session in late}
+    assert not [event for event in crowd.watcher.events if event == ("room",)]
+
+
+def test_a_new_group_holds_no_qos0() -> None:
+    """No member has a SUBACK yet; of 9,000 groups the messages held filled the memory."""
+    none: Any = None
+    watcher, sink = cast(Any, WatcherRecorder()), cast(Any, Coordinator())
+    router = Router(lambda: None)
+    session = Session("$share/g/t", clean=False, limits=SessionLimits(), watcher=watcher)
+    subscription = Subscription("t", 2, options=AS_PUBLISHED)
+    session.add(subscription)
+    sink.packet_writer = router.make_packet_writer()
+    session.sender.attach(sink)
+    tested = Delivery(none, none, router, now=Clock().now, again=lambda: None)
+    tested.listen(session, subscription)
+    subscription.collect(is_fresh=True)
+    tested.deliver_left(run_of_qos0([b"1"]), PART, [(session, 0)])
+    assert [] == subscription.held

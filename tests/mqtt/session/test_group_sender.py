@@ -35,6 +35,11 @@ class Coordinator:
             if entry.is_again:
                 self.again.append(entry.place.offset)
 
+    given: list[OutboundMessage] = attrs.field(factory=list)
+
+    def deliver_qos0(self, entry: OutboundMessage) -> None:
+        self.given.append(entry)
+
     def lend_run(self, run: LaunchedRun) -> None:
         self.lent += [run.run.offset(index) for index in range(run.run.count)]
 
@@ -43,8 +48,9 @@ class Bench:
     """A group's session and its coordinator; what is launched is durable when the test says so."""
 
     def __init__(self, **limits: int) -> None:
+        self.watcher = WatcherRecorder()
         self.session = Session(
-            "$share/g/t", clean=False, limits=SessionLimits(**limits), watcher=WatcherRecorder()
+            "$share/g/t", clean=False, limits=SessionLimits(**limits), watcher=self.watcher
         )
         self.sink = Coordinator()
         self.sender.attach(self.sink)  # type: ignore[arg-type]
@@ -181,3 +187,22 @@ def test_long_runs_are_stored_as_they_are() -> None:
 
     assert expected == [offset for _, offset in found]
     assert len(found) == len({packet_id for packet_id, _ in found})
+
+
+def test_qos0_waits_for_no_catch_up() -> None:
+    """The members promise no order; each of 9,000 new groups kept a thousand messages."""
+    bench = Bench()
+    bench.session.places.fall_behind(LogPosition(PART, 5))
+    entry = OutboundMessage(Message("t", b"", 0), 0, False)
+    bench.session.sender.deliver_qos0_after(entry, PART)
+    assert bench.sink.given == [entry]
+
+
+def test_qos0_that_is_dropped_is_counted_with_the_groups() -> None:
+    """A line of the log for each of 9,000 groups would take half a second."""
+    bench = Bench()
+    bench.session.sender.drop(0, 3)
+    assert bench.sink.packet_writer.dropped == 3
+    assert not [event for event in bench.watcher.events if event[0] == "dropped"]
+    bench.session.sender.drop(1)
+    assert [event for event in bench.watcher.events if event[0] == "dropped"]

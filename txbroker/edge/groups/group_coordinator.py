@@ -44,6 +44,9 @@ MOST_LENT: Final = 65_535
 MOST_REPORTED: Final = 2 * MOST_LENT
 """The most messages of which edges may report before the session has them."""
 
+MOST_IN_CROWD: Final = 4_096
+"""Bytes of QoS 0 of one group that wait while a crowd of groups waits for its turns."""
+
 _NO_JOURNAL: Final = JournalId("", 0)
 """Stands for the journal of a message that no journal has; its offset is the packet id."""
 
@@ -85,8 +88,8 @@ class GroupCoordinator:
     The group `text`; the session's `GroupSink` while a session is attached.
 
     `is_resumed`: its session is here from an earlier process or group. `changed` asks for a call of
-    `send` at the end of the turn, or in a slice after it; `on_closed` reports that another node has
-    the session.
+    `send` at the end of the turn, or in a slice after it, and returns True if a crowd of groups
+    waits for that. `on_closed` reports that another node has the session.
 
     `awaits_member`: True if the last durable member has left its edge for another one, and no edge
     has reported a durable member since.
@@ -101,7 +104,7 @@ class GroupCoordinator:
         is_resumed: bool,
         router: Router,
         now: Callable[[], float],
-        changed: Callable[[GroupCoordinator], None],
+        changed: Callable[[GroupCoordinator], bool],
         on_closed: Callable[[GroupCoordinator], None],
         count_dropped: Callable[[int], None],
         max_packet: int,
@@ -315,17 +318,20 @@ class GroupCoordinator:
         """
         Have the session's output of QoS 0 sent; at once if no more fits.
 
-        One publish may be for thousands of groups: sent in one turn, it stalled all clients.
+        One publish may be for thousands of groups: sent in one turn, it stalled all clients. What
+        such a crowd cannot send is dropped early: it would take the room of all clients' output.
         """
-        if self.packet_writer.has_room:
-            self._changed(self)
-        else:
+        packet_writer = self.packet_writer
+        if self._changed(self):
+            packet_writer.is_shut = packet_writer.size > MOST_IN_CROWD
+        elif not packet_writer.has_room:
             self._send_qos0()
 
     # from the coordinators
 
     def send(self) -> None:
         """Lend what waits, and confirm what is durable."""
+        self.packet_writer.is_shut = False
         if self.session is None:
             return
         sender = self.sender
@@ -523,6 +529,9 @@ class GroupCoordinator:
 
     def _send_qos0(self) -> None:
         """Share the output of QoS 0 among the edges with members."""
+        dropped, self.packet_writer.dropped = self.packet_writer.dropped, 0
+        if dropped:
+            self._count_dropped(dropped)
         if not self.packet_writer.size:
             return
         self._reader.feed(self.packet_writer.dequeue())

@@ -41,6 +41,9 @@ NO_RETAINED: Final = 2 << 4
 STALE: Final = 5.0
 """Seconds after which an edge that came back without members has none."""
 
+CROWD: Final = 100
+"""Groups that wait to be flushed, beyond which they are a crowd."""
+
 GROUPS: Final = 10_000
 """The most groups that one node coordinates; the next ones are not confirmed."""
 
@@ -169,9 +172,11 @@ class GroupCoordinators:
         else:
             self._begin(group)
 
-    def _change(self, group: GroupCoordinator) -> None:
+    def _change(self, group: GroupCoordinator) -> bool:
+        """Have the group flushed; return True if a crowd waits."""
         self._changed[group] = None
         self._mark_dirty(self)
+        return len(self._changed) > CROWD
 
     def _flush_all(self) -> Iterator[None]:
         try:

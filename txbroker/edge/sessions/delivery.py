@@ -190,10 +190,10 @@ class Delivery:
     ) -> None:
         """Deliver messages of QoS 1 and 2 to one session, or have the session read them."""
         run, part = messages.run, messages.part
-        if self._is_only_counted(session, part, run, indices):
-            return
         given = 0
         if self._now() < until:
+            if self._is_only_counted(session, part, run, indices):
+                return
             if self._is_launched(session, part, run, indices):
                 return
             choice = _Choice(self._router, session, run, part)
@@ -210,7 +210,8 @@ class Delivery:
     ) -> None:
         """Deliver messages of QoS 0 to one session, now or late."""
         sink = session.sink
-        if sink is None or not sink.packet_writer.is_direct:
+        is_straight = sink is not None and sink.packet_writer.is_direct
+        if not (is_straight or session.sender.takes_runs):
             until = float("inf")  # late, they would be overtaken when it takes messages straight
         given = 0
         if not self._slices.is_busy(session):
@@ -271,7 +272,10 @@ class Delivery:
         The journal is read for QoS 1 and 2 alone.
         """
         subscriptions = session.subscriptions.values()
-        if any(s.qos for s in subscriptions):
+        cursor = session.places.behind.get(place.part) if session.is_behind else None
+        if cursor is not None and cursor.offset < place.offset:
+            cursor.waiting = None  # It is counted when it is read.
+        elif any(s.qos for s in subscriptions):
             session.places.fall_behind(place)
             session.request_records()
         return all(s.qos for s in subscriptions)
@@ -470,6 +474,8 @@ class Delivery:
 
     def _hold(self, session: Session, subscription: Subscription, message: Message) -> None:
         assert subscription.held is not None
+        if session.sender.takes_runs:
+            return  # a group, none of whose members has a SUBACK yet
         subscription.held.append((message, subscription.is_as_published and message.retain))
         if len(subscription.held) >= HELD_LIMIT:
             self._stop_holding(session, subscription)
