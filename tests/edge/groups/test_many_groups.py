@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.edge.groups.site import Way
+from tests.support import wire5
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
@@ -293,3 +294,14 @@ def test_what_a_crowd_drops_is_counted() -> None:
     group._send_qos0()
     assert owner.counters.get("group.dropped.qos0") == 1
     assert group.packet_writer.dropped == 0
+
+
+def test_no_group_keeps_its_last_output() -> None:
+    """The reader's last run, of 80 KB, stayed with each of 9,000 groups."""
+    owner = Owner()
+    group = owner.groups[0]
+    group._reader.open(object(), "", None, clean=False, level=5)
+    group.packet_writer.send(wire5.publish("t", b"x"))
+    group._send_qos0()
+    assert owner.counters.get("group.dropped.qos0") == 1
+    assert group._reader.qos0 is None

@@ -540,8 +540,8 @@ class GroupCoordinator:
             run = self._reader.qos0
             if run is not None:
                 self._share_run(run)
-            if frame is None and not self._reader.has_more:
-                return
+            elif frame is None and not self._reader.has_more:
+                return  # and not before: the reader keeps its last run, 80 KB for each group
 
     def _share_run(self, run: Run) -> None:
         edges = [edge for edge in self.edges.values() if edge.has_members]
