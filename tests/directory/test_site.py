@@ -98,6 +98,14 @@ def test_a_dead_node_is_named() -> None:
     assert refused.refused == "node d, which holds the session, cannot be reached"
 
 
+def test_who_waits_for_another_search_is_told_so() -> None:
+    """Its client is there: the log does not say that it has gone."""
+    three = site("abc")
+    three.nodes["a"].directory.takeovers.busy.add("x")
+
+    assert connect(three, "a").refused == "another search for the session is not over"
+
+
 def test_one_dead_keeper_is_no_reason_to_refuse() -> None:
     """Two of three are a majority, for a new session, and for one that is known."""
     all_nodes = site()

@@ -123,7 +123,9 @@ class SessionTakeovers:
             return self._begin(search, search.generation + 1)
         if search.claimed and client_id not in self._ownership.held:
             self._replicator.withdraw(client_id, search.claimed)
-        return TakeoverRefused(reason=search.reason or "the client is gone")
+        if not is_wanted():
+            return TakeoverRefused(reason="the client is gone")
+        return TakeoverRefused(reason=search.reason or "another search for the session is not over")
 
     def fetch(self, client_id: str, node: str, incarnation: int) -> Procedure[None]:
         """Fetch the session that `node` holds; a session here merges it."""
