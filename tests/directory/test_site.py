@@ -106,6 +106,21 @@ def test_who_waits_for_another_search_is_told_so() -> None:
     assert connect(three, "a").refused == "another search for the session is not over"
 
 
+def test_a_session_that_is_raised_while_it_moves_stays() -> None:
+    """Its copy counts below what the keepers have now: it is void, and the taker asks again."""
+    three = site("abc")
+    connect(three, "a")
+    directory = three.nodes["a"].directory
+    assert isinstance(directory.handle("b", Take(client_id="x", incarnation=1)), Taken)
+    late = DirectoryEntry(client_id="x", node="a", incarnation=5, persistent=True)
+    directory.conflicts.supersede(late, has_ended=False)
+    directory.check()
+
+    assert not directory.ownership.frozen
+    assert connect(three, "b").present
+    assert three.holders("x") == ["b"]
+
+
 def test_one_dead_keeper_is_no_reason_to_refuse() -> None:
     """Two of three are a majority, for a new session, and for one that is known."""
     all_nodes = site()

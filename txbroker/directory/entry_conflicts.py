@@ -253,6 +253,8 @@ class EntryConflicts:
         raised = own.above(other)
         if raised.persistent:
             owned = self._ownership.held[own.client_id]
+            # A copy on its way would count below this entry: its taker has to ask again.
+            self._ownership.thaw(own.client_id)
             raised_holding = attrs.evolve(owned, incarnation=raised.incarnation)
             self._ownership.store(own.client_id, raised_holding)
         self._replicator.set(raised)
