@@ -53,11 +53,11 @@ class Bench:
     def fill(self, count: int) -> None:
         """So many newcomers come, and no more are wanted until the next turn."""
         for number in range(count):
-            assert not self.shares.defers_newcomers
+            assert not self.shares.defers_newcomers()
             self.shares.serve(Newcomer(self, f"{number}", 1, SHARE))
-        assert self.shares.defers_newcomers
+        assert self.shares.defers_newcomers()
         self.turn()
-        assert not self.shares.defers_newcomers
+        assert not self.shares.defers_newcomers()
 
     def measure_turn(self) -> float:
         """How long the next turn takes."""
@@ -251,9 +251,9 @@ def test_a_turn_that_becomes_short_ends_for_those_who_come(bench: Bench) -> None
     """Else nobody new is let in until somebody works: a node with a slow disk was deaf."""
     bench.shares.serve(Client(bench, "some", 1, TURN / 3))
     bench.shares.await_sync(True)
-    assert bench.shares.defers_newcomers
+    assert bench.shares.defers_newcomers()
     bench.turn()
-    assert not bench.shares.defers_newcomers
+    assert not bench.shares.defers_newcomers()
 
 
 def test_a_newcomer_that_waits_is_read_until_it_brings_more(bench: Bench) -> None:
@@ -294,11 +294,11 @@ def test_newcomers_have_their_part_of_a_turn_before_they_are_served_as_well(benc
     """Otherwise their accepts alone make the turn of a client long."""
     bench.crowd()
     bench.turn()
-    assert not bench.shares.defers_newcomers
+    assert not bench.shares.defers_newcomers()
     bench.shares.charge_newcomers(TURN * NEWCOMERS)
-    assert bench.shares.defers_newcomers
+    assert bench.shares.defers_newcomers()
     bench.turn()
-    assert not bench.shares.defers_newcomers
+    assert not bench.shares.defers_newcomers()
 
 
 def test_an_error_is_of_one_alone(bench: Bench) -> None:

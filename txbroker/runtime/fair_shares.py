@@ -144,7 +144,6 @@ class FairShares:
         """True if so many newcomers wait that those that have left are dropped."""
         return self._new.count > CROWD
 
-    @property
     def defers_newcomers(self) -> bool:
         """True if the node should accept no newcomer now: enough wait, or the turn is used up."""
         if self._late:

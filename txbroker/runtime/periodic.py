@@ -37,15 +37,16 @@ def use_monotonic_clock(reactor: Any) -> None:
 
 
 class ReactorTimers:
-    """The cores' `Timers` on Twisted's reactor; each alarm ends the turn."""
+    """
+    The cores' `Timers` on Twisted's reactor; each alarm ends the turn.
+
+    `now` is the reactor's own: it is asked for each connection, and again for its keep-alive.
+    """
 
     def __init__(self, reactor: Clock, flush_queue: FlushQueue) -> None:
         self._reactor = reactor
         self._flush_queue = flush_queue
-
-    def now(self) -> float:
-        """Return the seconds since some fixed moment."""
-        return float(self._reactor.seconds())
+        self.now = reactor.seconds
 
     def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
         """Run `action` once, `delay` seconds from now."""

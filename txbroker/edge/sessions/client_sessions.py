@@ -338,11 +338,11 @@ class ClientSessions:
         """Attach the connection; return False if the session has ended or moved since `connect`."""
         if self.sessions.get(session.client_id) is not session:
             return False
-        sink = session.sink
-        if sink is not None:
-            sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
+        sender = session.sender
+        if sender.sink is not None:
+            sender.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)
         away_since, session.away_since = session.away_since, None
-        session.sender.attach(connection)
+        sender.attach(connection)
         for subscription in session.subscriptions.values():
             self._delivery.listen(session, subscription)
         if not session.clean:
@@ -351,7 +351,8 @@ class ClientSessions:
             if away_since is not None and self._timers.now() - away_since > AWAY_FOR_LONG:
                 # else after a crash the session seems away for too long, and expires
                 self.session_store.save_soon()
-        self._shared.follow(session)
+        if session.shared:
+            self._shared.follow(session)
         return True
 
     def miss(self, session: Session) -> None:

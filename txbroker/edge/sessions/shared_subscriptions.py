@@ -152,8 +152,6 @@ class SharedSubscriptions:
 
     def follow(self, session: Session) -> None:
         """Note in the session's groups that its client has connected, or has left."""
-        if not session.shared:
-            return
         if len(session.shared) <= FEW:
             for text in session.shared:
                 self._follow_in(session, text)

@@ -32,7 +32,7 @@ class CleanSender(BaseSender):
     __slots__ = ("_leases",)
 
     def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
-        super().__init__(session, limits=limits)
+        BaseSender.__init__(self, session, limits=limits)  # `super` costs as much as the call
         self._leases: dict[int, tuple[int, int]] | None = None
 
     # from the session: its life
@@ -41,7 +41,7 @@ class CleanSender(BaseSender):
         """Begin to send on the client's connection."""
         most = min(self._limits.inflight, sink.receive_maximum)
         sink.packet_writer.open_window(most, self._limits.memory)
-        super().attach(sink)
+        BaseSender.attach(self, sink)
 
     def close(self) -> None:
         """Stop sending."""

@@ -122,7 +122,7 @@ class ConnectionLifetime:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
-        self._set_deadline(service.connect_timeout)
+        self._slot = service.deadlines.set(self, service.connect_timeout)
 
     # from the session (Sink)
 
@@ -274,8 +274,10 @@ class ConnectionLifetime:
             self._aliases.end()
         if self._deaf is not None:
             self._deaf.end()
-        service.unauthenticated.forget(self)
-        service.halves.forget(self)
+        if service.unauthenticated.held:  # Without these two looks each end pays for two calls.
+            service.unauthenticated.forget(self)
+        if service.halves.held:
+            service.halves.forget(self)
         self._cancel_deadline()
         service.connections.pop(self, None)
         service.backpressure.forget(self, self.packet_writer)

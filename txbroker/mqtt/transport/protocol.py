@@ -195,7 +195,8 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
         if packet_reader.is_padded:
             judge_length(first_byte, body, self._level)
         if session is None:
-            self._service.unauthenticated.forget(self)
+            if self._service.unauthenticated.held:
+                self._service.unauthenticated.forget(self)
         elif is_large(first_byte, body):
             answer = partial(self._answer, session)
             self._job = process_large(self._service, session, first_byte, body, answer)
@@ -353,17 +354,12 @@ class MqttFactory(Factory):
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
+        # The port asks the shares for each connection, without a function in between.
+        self.puts_off = service.shares.defers_newcomers
+        self.charge = service.shares.charge_newcomers
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         return MqttProtocol(self._service)
-
-    def puts_off(self) -> bool:
-        """True if a new connection would only wait here: it waits at the port as well."""
-        return self._service.shares.defers_newcomers
-
-    def charge(self, seconds: float) -> None:
-        """Count time that the port has spent on newcomers."""
-        self._service.shares.charge_newcomers(seconds)
 
     def drops(self, descriptor: int) -> bool:
         """True if an accepted connection is closed by its client already."""

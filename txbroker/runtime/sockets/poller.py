@@ -156,7 +156,7 @@ class Poller:
         """Read a new connection at once: it often has sent bytes. An end is detected later."""
         if self._interest[number] & EPOLLIN and self.sockets.read(number):
             try:
-                stream.on_input()
+                stream.protocol.on_input()
             except Exception as error:
                 self._fail(stream, error)
 
