@@ -61,7 +61,8 @@ class HeldHistory:
 
     def has_for(self, topic_filter: str) -> bool:
         """True if a subscriber to the filter is the first one."""
-        return any(self._meets(held, topic_filter) for held in self._untouched)
+        untouched = self._untouched
+        return bool(untouched) and any(self._meets(held, topic_filter) for held in untouched)
 
     def look(self) -> None:
         """Look for interests that nobody asks for; called now and then."""

@@ -35,7 +35,7 @@ class SortedTexts:
             self._firsts, self._lists = [text], [[]]
         at, place = self._seek(text)
         texts = self._lists[at]
-        if texts[place : place + 1] == [text]:
+        if place < len(texts) and texts[place] == text:
             return
         texts.insert(place, text)
         if len(texts) > 2 * LOAD:
@@ -44,10 +44,13 @@ class SortedTexts:
 
     def discard(self, text: str) -> None:
         """Take it out, where it is in."""
+        if not self._lists:
+            return
         at, place = self._seek(text)
-        if at < len(self._lists) and self._lists[at][place : place + 1] == [text]:
-            del self._lists[at][place]
-            if not self._lists[at]:
+        texts = self._lists[at]
+        if place < len(texts) and texts[place] == text:
+            del texts[place]
+            if not texts:
                 del self._firsts[at], self._lists[at]
 
     def has(self, prefix: str) -> bool:
@@ -84,7 +87,7 @@ class SortedTexts:
         """Which list a text is in, and where in that; or would be."""
         if not self._lists:
             return 0, 0
-        at = max(bisect_right(self._firsts, text) - 1, 0)
+        at = bisect_right(self._firsts, text, 1) - 1  # What comes before all is in the first list.
         return at, bisect_left(self._lists[at], text)
 
     def _next(self, text: str) -> str:

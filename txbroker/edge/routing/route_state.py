@@ -89,8 +89,8 @@ TRANSITIONS: dict[tuple[RouteState, RouteEvent], RouteState] = {
 CONNECTED = frozenset({_S.ONLINE, _S.ENDING, _S.LOCAL})
 """The states in which a route has a port."""
 
-SERVED_HERE = frozenset({_S.OPENING, _S.LOCAL})
-"""The states of a zone of this node."""
+SERVED_HERE = (_S.OPENING, _S.LOCAL)
+"""The states of a zone of this node; no set, as an enum's hash is a call of Python."""
 
 
 _TOLD = {_S.ENDING: _S.ONLINE, _S.LOCAL: _S.ONLINE, _S.OPENING: _S.CONNECTING}

@@ -245,7 +245,7 @@ def _subscribe(
     if not admitted:
         acknowledge()
         return
-    shared = tuple(pair for pair in admitted if pair[0].startswith(GROUP_PREFIX))
+    shared = [pair for pair in admitted if pair[0].startswith(GROUP_PREFIX)]
     if not shared:
         if len(admitted) < len(packet.filters):
             packet = Subscribe(packet.packet_id, admitted, packet.properties)
@@ -259,7 +259,9 @@ def _subscribe(
         service.edge.subscriptions.subscribe(session, packet, pieces.end, answer.note_pending)
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
-    service.edge.shared.subscribe(session, shared, identifier, pieces.end, answer.note_pending)
+    service.edge.shared.subscribe(
+        session, tuple(shared), identifier, pieces.end, answer.note_pending
+    )
 
 
 def _has_groups(body: bytes) -> bool:
@@ -278,9 +280,11 @@ def _admit(
     codes = [options & QOS_BITS for _, options in filters]
     room = most - len(known) - len(shared)
     size = _room_in_bytes(service, session)
-    is_small = sum(len(text) for text, _ in filters) <= size
-    has_groups = any(text.startswith(GROUP_PREFIX) for text, _ in filters)
-    if len(filters) <= room and is_small and not has_groups:
+    total, has_groups = 0, False
+    for text, _ in filters:  # Generators for the two would cost as much as all other checks.
+        total += len(text)
+        has_groups = has_groups or text.startswith(GROUP_PREFIX)
+    if len(filters) <= room and total <= size and not has_groups:
         return filters, codes
     admitted: dict[str, int] = {}
     refused = 0
