@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+
 import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, say, subscribed
@@ -12,6 +16,7 @@ from txbroker.edge.sessions.low_water import AGAIN, UNCONFIRMED
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_transfer import SessionTransfer
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.mqtt.session.session import Session
 
 ROOT, A, OLD = JournalId("", 1), JournalId("a", 1), JournalId("a", 0)
 
@@ -173,6 +178,7 @@ def test_session_that_leaves_while_others_are_looked_at_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its turn has not come, and what sessions left behind was looked at before."""
+    monkeypatch.setattr(low_water, "STEP", 1)
     monkeypatch.setattr(low_water, "LOOKED_AT", 1)
     bench = bench_of()
     subscribed(bench, "y", name="first")
@@ -187,6 +193,29 @@ def test_session_that_leaves_while_others_are_looked_at_counts(
     told = [look(bench) for _ in range(3)]
 
     assert [{"": {ROOT: 1}}] == [marks for marks in told if marks][:1]
+
+
+def test_very_many_sessions_are_looked_at_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one turn they kept all clients waiting."""
+    monkeypatch.setattr(low_water, "STEP", 1)
+    bench = bench_of()
+    for number in range(20):
+        subscribed(bench, "x", name=f"c{number}")
+    looked: list[Session] = []
+    needs = Session.needs
+
+    def look_at(session: Session) -> Iterator[LogPosition]:
+        looked.append(session)
+        return needs(session)
+
+    monkeypatch.setattr(Session, "needs", look_at)
+    monkeypatch.setattr(bench.edge.slices, "_now", partial(next, count()))
+    bench.edge.low_water.send_marks()
+    at_once = len(looked)
+    bench.edge.low_water.send_marks()  # the next second has come
+    bench.settle()
+
+    assert (at_once, len(looked)) == (1, 20)
 
 
 def test_move_is_resolved_when_the_owners_keep_what_the_session_needs() -> None:

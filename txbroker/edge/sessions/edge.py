@@ -150,6 +150,7 @@ class Edge:
             zones=self.zones,
             timers=timers,
             session_store=session_store,
+            slices=self.slices,
             wake=self.publisher.wake,
         )
         self.cursors = SessionCursors(

@@ -27,9 +27,15 @@ from txbroker.model.invariant import ordered
 from txbroker.model.log_position import HOLDERS, JournalHolder, JournalId, LogPosition
 from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
+from txbroker.runtime.slices import Slices
 
 LOOKED_AT = 2_000
-"""Sessions visited in one second."""
+STEP = 16
+"""
+Sessions visited in one second, and in one step of a slice.
+
+Thousands of sessions with full windows, visited in one turn, kept all clients waiting for 0.1 s.
+"""
 
 UNLOADED_AFTER = 60.0
 """Seconds for which the messages in flight to a disconnected client stay in memory."""
@@ -120,12 +126,14 @@ class LowWater:
         zones: ResolverCache,
         timers: Timers,
         session_store: SessionStore,
+        slices: Slices,
         wake: Callable[[Route], None],
     ) -> None:
         self._sessions = sessions
         self._zones = zones
         self._timers = timers
         self._session_store = session_store
+        self._slices = slices
         self._wake = wake
         self._left: Callable[[], Iterable[LogPosition]] = tuple
         self._looking: Iterator[None] | None = None
@@ -143,13 +151,8 @@ class LowWater:
 
     def send_marks(self) -> None:
         """Compute the marks and send them to owners; called once a second, after a checkpoint."""
-        if self._looking is None:
-            self._looking = self._compute_marks()
-        if next(self._looking, self) is self:
-            self._looking = None
-            # Marks follow durable positions only. After a crash, older positions would need records
-            # that the owners have trimmed.
-            self._session_store.when_durable(self._send_marks)
+        if not self._slices.is_busy(self):
+            self._slices.start(self, self._look())
 
     # from sessions that come, go, or go back
 
@@ -182,6 +185,19 @@ class LowWater:
 
     # internal
 
+    def _look(self) -> Iterator[None]:
+        """Visit the sessions of one second; send the marks after the last session."""
+        if self._looking is None:
+            self._looking = self._compute_marks()
+        for _ in range(LOOKED_AT // STEP):
+            if next(self._looking, self) is self:
+                self._looking = None
+                # Marks follow durable positions only. After a crash, older positions would need
+                # records that the owners have trimmed.
+                self._session_store.when_durable(self._send_marks)
+                return
+            yield
+
     def _compute_marks(self) -> Iterator[None]:
         """Compute the offsets above which sessions need records, some sessions at a time."""
         # A session that is not behind needs records only above the durable positions.
@@ -199,7 +215,7 @@ class LowWater:
                 )
             if session.away_since is not None and session.away_since < unloaded:
                 session.sender.unload()
-            if number % LOOKED_AT == 0:
+            if number % STEP == 0:
                 yield
         self._marks, self._seen = self._seen, {}
         self._needed, self._holders = needed, holders
