@@ -56,6 +56,7 @@ class OwnerRole:
             slices=edge.slices,
             is_leaving=lambda: mqtt.is_leaving,
             is_removed=edge_role.members.is_removed,
+            has_absent_edge=self._has_absent_edge,
             max_packet=LARGEST,
         )
         self.store.checkpoint.wire_slices(partial(edge.slices.start, self.store.checkpoint))
@@ -83,6 +84,11 @@ class OwnerRole:
             unauthenticated=node_base.unauthenticated,
             shares=node_base.shares,
         )
+
+    def _has_absent_edge(self) -> bool:
+        """True if an edge with low-water marks here has not connected to this process."""
+        peers = (self.authority.peers.get(one) for one in self._node_base.retention.live_edges())
+        return any(peer is None or not peer.has_come for peer in peers)
 
     def _build_store(self, apex: str) -> ZoneStore:
         node_base, config = self._node_base, self._node_base.config

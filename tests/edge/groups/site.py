@@ -313,6 +313,8 @@ class EdgeNode:
         if self.route.port is None:
             self.route.port = link = Link(self.world, self)
             self.world.links.append(link)
+            self.world.marked.add(self.name)
+            self.world.come.add(self.name)
             self.world.coordinators.on_edge(link)
             self.shared.on_online(cast(Any, self.route))
 
@@ -353,6 +355,7 @@ class World:
         self.stored: tuple[int, list[tuple[int, OutboundMessage]]] = (0, [])
         self.is_elsewhere = False
         self.removed: set[str] = set()
+        self.marked: set[str] = set()  # edges with low-water marks
         self.start()
         self.edges = [
             EdgeNode(self, "a", [Member(self, "a1", clean=False, qos=2)]),
@@ -370,6 +373,7 @@ class World:
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
         self.dirty: dict[Any, None] = {}
+        self.come: set[str] = set()
         self.slices = Slices(self.alarms.now, lambda: None)
         self.coordinators = GroupCoordinators(
             edge=cast(Any, self),
@@ -381,6 +385,7 @@ class World:
             slices=self.slices,
             is_leaving=lambda: False,
             is_removed=self.removed.__contains__,
+            has_absent_edge=lambda: bool(self.marked - self.come - self.removed),
             max_packet=1 << 20,
         )
         self.watcher = Watcher(self.disk)

@@ -210,6 +210,7 @@ class Owner:
             slices=self.slices,
             is_leaving=lambda: False,
             is_removed=lambda _: False,
+            has_absent_edge=lambda: False,
             max_packet=1 << 20,
         )
         self.groups = [self.tested._make(text) for text in GROUPS]

@@ -99,6 +99,46 @@ def test_a_session_outlives_an_edge_that_leaves_before_the_others_are_back() -> 
     assert waiting(edge, "a1") == [b"1/0"]
 
 
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_session_outlives_all_members_but_one_whose_node_is_away(is_up: bool) -> None:
+    """
+    The coordinator starts again, and the node comes back after a long time.
+
+    `is_up`: the node is back, and its first report is on its way.
+    """
+    world = World(1)
+    edge, other = joined(world, 0, "a1"), joined(world, 1, "b2")
+    for one in (edge, other):
+        one.cut()
+    world.start()
+    world.publish(1)
+    joined(world, 1)
+    world.alarms.advance(group_coordinators.GRACE)
+    if is_up:
+        edge.join()
+    other._end(other.sessions["b2"])
+    carry(world)
+    assert world.sessions[GROUP].expiry is None
+    joined(world, 0)
+    assert waiting(edge, "a1") == [b"1/0"]
+
+
+def test_a_session_ends_with_its_last_member_once_all_nodes_have_reported() -> None:
+    world = World(1)
+    edge, other = joined(world, 0, "a1"), joined(world, 1, "b2")
+    for one in (edge, other):
+        one.cut()
+    world.start()
+    for place in (1, 0):
+        joined(world, place)
+    world.publish(1)
+    world.alarms.advance(group_coordinators.GRACE)
+    for one, name in ((other, "b2"), (edge, "a1")):
+        one._end(one.sessions[name])
+        carry(world)
+    assert world.excused == {b"1/0"}  # deleted
+
+
 def test_a_session_waits_for_its_only_member_between_two_edges() -> None:
     """The edge that it leaves reports first."""
     world = World(1)

@@ -87,7 +87,8 @@ class GroupCoordinator:
     """
     The group `text`; the session's `GroupSink` while a session is attached.
 
-    `is_resumed`: its session is here from an earlier process or group. `changed` asks for a call of
+    `is_resumed`: its session is here from an earlier process or group. `was_durable`: True if a
+    durable member may be at an edge that has not come back since. `changed` asks for a call of
     `send` at the end of the turn, or in a slice after it, and returns True if a crowd of groups
     waits for that. `on_closed` reports that another node has the session.
 
@@ -102,6 +103,7 @@ class GroupCoordinator:
         text: str,
         *,
         is_resumed: bool,
+        was_durable: bool,
         router: Router,
         now: Callable[[], float],
         changed: Callable[[GroupCoordinator], bool],
@@ -115,6 +117,7 @@ class GroupCoordinator:
         self.session: Session | None = None
         self.pending: Collection[str] | None = None
         self.awaits_member = False
+        self.was_durable = was_durable
         self._now = now
         self._changed = changed
         self._on_closed = on_closed
@@ -166,6 +169,7 @@ class GroupCoordinator:
         self.session = session
         if present and self._resumed_at is None:
             self._resumed_at = self._now()
+            self.was_durable = True
         self._settled_at = self._now() + SETTLING
         self._reader.open(session, "", None, clean=False, level=LEVEL_5)
         self._count_room()

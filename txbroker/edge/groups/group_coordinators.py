@@ -50,8 +50,9 @@ GROUPS: Final = 10_000
 
 class GroupCoordinators:
     """
-    See the module's text; `is_leaving` is True while the node retires, `is_removed` for the name of
-    a node that a command removed.
+    See the module's text. `is_leaving` is True while the node retires, `is_removed` for the name of
+    a node that a command removed. `has_absent_edge` is True while an edge that the zone knows has
+    not connected to this process.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class GroupCoordinators:
         slices: Slices,
         is_leaving: Callable[[], bool],
         is_removed: Callable[[str], bool],
+        has_absent_edge: Callable[[], bool],
         max_packet: int,
     ) -> None:
         self._edge = edge
@@ -77,6 +79,8 @@ class GroupCoordinators:
         self._slices = slices
         self._is_leaving = is_leaving
         self._is_removed = is_removed
+        self._has_absent_edge = has_absent_edge
+        self._reports_due_until = 0.0
         self._max_packet = max_packet
         self._groups: dict[str, GroupCoordinator] = {}
         self._connecting: set[str] = set()
@@ -125,6 +129,7 @@ class GroupCoordinators:
 
     def on_edge(self, port: MemberPort) -> None:
         """Note that an edge has connected: its first reports are due."""
+        self._reports_due_until = self._timers.now() + STALE
         stale = []
         for group in self._groups.values():
             known = group.edges.get(port.edge_name)
@@ -190,9 +195,11 @@ class GroupCoordinators:
                 self._mark_dirty(self)
 
     def _make(self, text: str) -> GroupCoordinator:
+        known = self._edge.clients.sessions.get(text)
         return GroupCoordinator(
             text,
-            is_resumed=text in self._edge.clients.sessions,
+            is_resumed=known is not None,
+            was_durable=known is not None and known.expiry is None,
             router=self._router,
             now=self._timers.now,
             changed=self._change,
@@ -213,7 +220,7 @@ class GroupCoordinators:
             client_id=text,
             clean_session=False,
             protocol_level=LEVEL_5,
-            properties=Properties(session_expiry=FOREVER if group.is_durable else GRACE),
+            properties=Properties(session_expiry=FOREVER if self._is_durable(group) else GRACE),
         )
         self._connects.connect(
             packet, partial(self._accept, group), partial(self._on_refused, group)
@@ -269,7 +276,8 @@ class GroupCoordinators:
         session = group.session
         self._release(group)
         self._forget(group)
-        if group.knows_all_edges(GRACE) and not group.awaits_member:
+        knows_all = group.knows_all_edges(GRACE) and not self._may_have_others(group)
+        if knows_all and not group.awaits_member:
             self._edge.clients.delete(group.text)
             group.end()
         elif session is not None:
@@ -283,9 +291,23 @@ class GroupCoordinators:
 
     def _set_expiry(self, group: GroupCoordinator) -> None:
         session = group.session
-        expiry = None if group.is_durable else GRACE
+        expiry = None if self._is_durable(group) else GRACE
         if session is not None and session.expiry != expiry:
             self._edge.clients.set_expiry(session, expiry)
+
+    def _is_durable(self, group: GroupCoordinator) -> bool:
+        """True if a member's session outlives its connection, or may."""
+        return group.is_durable or self._may_have_others(group)
+
+    def _may_have_others(self, group: GroupCoordinator) -> bool:
+        """
+        True if an edge may have a durable member, and has not reported to this process.
+
+        Without it such a member loses the group's messages: its node was away for longer than
+        `GRACE`, as the last other member left.
+        """
+        is_due = self._timers.now() < self._reports_due_until
+        return group.was_durable and (is_due or self._has_absent_edge())
 
     def _drop_removed(self, group: GroupCoordinator) -> None:
         """

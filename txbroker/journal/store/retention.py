@@ -14,7 +14,7 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import attrs
 
@@ -112,6 +112,12 @@ class Retention:
     def edges(self) -> int:
         """Return the number of edges with low-water marks."""
         return len(self._kept)
+
+    def live_edges(self) -> Iterator[str]:
+        """Yield the edges with low-water marks whose sessions may still be there."""
+        for edge in self._kept:
+            if not (edge.startswith(_RECLAIMED) or self._is_forgotten(edge)):
+                yield edge
 
     # from the edges
 
