@@ -7,6 +7,7 @@ import pytest
 from tests.support.keeping import CommitRecorder
 from tests.support.pair import Alarms, Client, Recorder, make_edge
 from tests.support.runs import read_run
+from txbroker.core import Run
 from txbroker.edge.sessions.edge_group import EdgeGroup
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
@@ -57,6 +58,16 @@ class Members:
         given = self.group.lend_run(PART, read_run(messages, first), 7, is_again=is_again)
         self.group.check()
         return given
+
+    def qos0_run(self, count: int) -> Run:
+        """So many messages of QoS 0, as a client sends them."""
+        router = self.edge.router
+        packet_reader = router.make_packet_reader(router.make_packet_writer(), 1 << 20)
+        packet_reader.open(object(), "somebody", None, clean=True)
+        packet_reader.feed(encode_publish("a/b", b"0", 0, False, False, None) * count)
+        packet_reader.step()
+        assert packet_reader.qos0 is not None
+        return packet_reader.qos0
 
     def offsets(self) -> list[list[int]]:
         """The offsets of what each member got."""
@@ -133,17 +144,23 @@ def test_members_without_room_get_qos0_as_plain_subscribers_do() -> None:
     for client in members.clients:
         while client.packet_writer.has_room:
             client.packet_writer.send(encode(Pingresp()) * 1024)
-    router = members.edge.router
-    packet_reader = router.make_packet_reader(router.make_packet_writer(), 1 << 20)
-    packet_reader.open(object(), "somebody", None, clean=True)
-    packet_reader.feed(encode_publish("a/b", b"0", 0, False, False, None) * 10)
-    packet_reader.step()
-    assert packet_reader.qos0 is not None
-
-    assert 0 == members.group.send_run(packet_reader.qos0)
+    assert 0 == members.group.send_run(members.qos0_run(10))
     members.group.lend(LogPosition(PART, 1), Message("a/b", b"10", 0), 1, is_again=False)
 
     assert [5, 6] == sorted(len(client.payloads) for client in members.clients)
+
+
+def test_members_that_groups_have_not_followed_yet_get_no_qos0() -> None:
+    """Thousands of groups follow a client in slices: some still have it when it has left."""
+    members = Members(3)
+    gone, left, stays = members.clients
+    gone.session.detach()
+    left.session.unshare(TEXT)
+
+    assert 0 == members.group.send_run(members.qos0_run(3))
+    assert [0, 0, 3] == [len(client.payloads) for client in (gone, left, stays)]
+    stays.session.unshare(TEXT)
+    assert 3 == members.group.send_run(members.qos0_run(3))
 
 
 def test_a_member_with_a_maximum_packet_size_gets_what_it_accepts() -> None:

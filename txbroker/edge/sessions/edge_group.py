@@ -196,7 +196,8 @@ class EdgeGroup:
         """Give messages of QoS 0 to members in turn; return how many came to no member."""
         # Without room a group would lose what a plain subscriber gets: publishers wait for a full
         # output, and the output alone decides what is dropped.
-        ready = [session for session in self._ring if _has_room(session)] or list(self._ring)
+        members = [session for session in self._ring if self._is_member(session)]
+        ready = [session for session in members if _has_room(session)] or members
         if not ready:
             return run.count
         at = 0
@@ -388,6 +389,10 @@ class EdgeGroup:
             session = self._ring[0]
             self._ring.rotate(-1)
             yield session
+
+    def _is_member(self, session: Session) -> bool:
+        """True if the session is connected and still a member: groups follow it in slices."""
+        return session.sink is not None and self.text in session.shared
 
     def _room(self, session: Session) -> int:
         subscription = session.shared.get(self.text)
