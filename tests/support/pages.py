@@ -5,8 +5,8 @@ Pages of the documentation, and running what they show.
   are good together, but for those marked `# NAME.yaml (wrong)`.
 - A fence marked `console` is run. One bash for each page runs the lines that start with `$ `, in
   order, in a directory with the page's files. The lines below a command are what it prints, errors
-  included. Runs of spaces count as one, `...` stands for any text, one rate (`0.3`) is as good as
-  another. Ports are replaced by free ones.
+  included. Runs of spaces count as one, `...` stands for any text, and a last line of it for any
+  lines or none. One rate (`0.3`) is as good as another. Ports are replaced by free ones.
 - After a command that starts nodes (`txbroker run ... &`) the test waits until they are ready and
   have joined, as a reader would. After `txbroker sub ... -i NAME ... &` it waits until NAME has
   subscribed.
@@ -223,7 +223,10 @@ def is_as_said(expected: str, printed: str) -> bool:
         "\n".join(" ".join(_RATE.sub("0.0", line).split()) for line in text.strip().splitlines())
         for text in (expected, printed)
     )
-    pattern = ".*".join(re.escape(part) for part in said.split("..."))
+    whole = said.removesuffix("\n...")
+    pattern = ".*".join(re.escape(part) for part in whole.split("..."))
+    if whole != said:
+        pattern += r"(\n.*)?"
     return re.fullmatch(pattern, got, re.DOTALL) is not None
 
 
