@@ -33,7 +33,6 @@ async def test_member_whose_node_is_away_for_long_loses_nothing(
 ) -> None:
     """The group's node starts again meanwhile, and all other members leave for good."""
     monkeypatch.setattr(group_coordinators, "GRACE", 0.5)
-    monkeypatch.setattr(group_coordinators, "STALE", 0.1)
     async with Cluster(tmp_path, {"root": "", "a": None, "b": None}) as cluster:
         await cluster.settled()
         for node, name in (("a", "y"), ("b", "x")):

@@ -113,7 +113,7 @@ def test_a_session_outlives_all_members_but_one_whose_node_is_away(is_up: bool) 
     world.start()
     world.publish(1)
     joined(world, 1)
-    world.alarms.advance(group_coordinators.GRACE)
+    pass_seconds(world, group_coordinators.GRACE)
     if is_up:
         edge.join()
     other._end(other.sessions["b2"])

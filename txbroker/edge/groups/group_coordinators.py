@@ -148,6 +148,8 @@ class GroupCoordinators:
         Try again what failed, and forget groups that have ended and edges that were removed; once a
         second.
         """
+        if self._groups and self._has_absent_edge():
+            self._reports_due_until = self._timers.now() + STALE
         if not self._slices.is_busy(self._round):
             self._slices.start(self._round, self._check_all())
 
@@ -306,8 +308,7 @@ class GroupCoordinators:
         Without it such a member loses the group's messages: its node was away for longer than
         `GRACE`, as the last other member left.
         """
-        is_due = self._timers.now() < self._reports_due_until
-        return group.was_durable and (is_due or self._has_absent_edge())
+        return group.was_durable and self._timers.now() < self._reports_due_until
 
     def _drop_removed(self, group: GroupCoordinator) -> None:
         """
