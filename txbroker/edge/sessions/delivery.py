@@ -196,9 +196,9 @@ class Delivery:
                 return
             if self._is_launched(session, part, run, indices):
                 return
-            choice = _Choice(self._router, session, run, part)
-            given = self._deliver_live(session, choice, messages, indices, until)
-            given += self._give_until(session, choice, messages, indices[given:], until)
+            choice = _Choice(self._router, session, messages)
+            given = self._deliver_live(choice, indices, until)
+            given += self._give_until(choice, indices[given:], until)
             session.update_live()
         rest = indices[given:]
         if rest and not self._is_read_later(session, messages.place(rest[0])):
@@ -215,44 +215,30 @@ class Delivery:
             until = float("inf")  # late, they would be overtaken when it takes messages straight
         given = 0
         if not self._slices.is_busy(session):
-            choice = _Choice(self._router, session, messages.run, messages.part)
-            given = self._give_until(session, choice, messages, indices, until)
+            choice = _Choice(self._router, session, messages)
+            given = self._give_until(choice, indices, until)
             session.update_live()
         rest = indices[given:]
         if rest:
             steps = self._give_late(session, messages, rest, is_read=False)
             self._give_later(session, steps, len(rest), messages)
 
-    def _give_until(
-        self,
-        session: Session,
-        choice: _Choice,
-        messages: _Messages,
-        indices: list[int],
-        until: float,
-    ) -> int:
+    def _give_until(self, choice: _Choice, indices: list[int], until: float) -> int:
         """Deliver messages of a run one by one, up to the time `until`; return how many."""
         for given, index in enumerate(indices):
             if self._now() >= until:
                 return given
-            self._give(session, choice, messages, index, is_read=False)
+            self._give(choice, index, is_read=False)
         return len(indices)
 
-    def _give(
-        self,
-        session: Session,
-        choice: _Choice,
-        messages: _Messages,
-        index: int,
-        *,
-        is_read: bool,
-    ) -> None:
+    def _give(self, choice: _Choice, index: int, *, is_read: bool) -> None:
         """Deliver one message of a run."""
+        messages = choice.messages
         message = messages.message(index)
         match = choice.of(index, message)
         if match is not None:
             was_held = match.subscription.is_held
-            self._deliver(session, match, message, messages.place(index), is_read=is_read)
+            self._deliver(choice.session, match, message, messages.place(index), is_read=is_read)
             if was_held and not match.subscription.is_held:
                 choice.forget()
 
@@ -304,11 +290,11 @@ class Delivery:
     def _give_late(
         self, session: Session, messages: _Messages, indices: list[int], *, is_read: bool
     ) -> Iterator[None]:
-        choice = _Choice(self._router, session, messages.run, messages.part)
+        choice = _Choice(self._router, session, messages)
         for given, index in enumerate(indices, 1):
             if session.sink is None:
                 return  # its client has left
-            self._give(session, choice, messages, index, is_read=is_read)
+            self._give(choice, index, is_read=is_read)
             if given % FEW == 0:
                 yield
         session.update_live()
@@ -369,20 +355,14 @@ class Delivery:
         self._delivered += those.count
         return True
 
-    def _deliver_live(
-        self,
-        session: Session,
-        choice: _Choice,
-        messages: _Messages,
-        indices: list[int],
-        until: float,
-    ) -> int:
+    def _deliver_live(self, choice: _Choice, indices: list[int], until: float) -> int:
         """
         Deliver the first of these messages to a durable session that is current; return how many.
 
         Delivery stops at the time `until`, where the window is full, or at a message that is QoS 0,
         held, or without match.
         """
+        session, messages = choice.session, choice.messages
         part = messages.part
         if session.clean or not session.is_live(part):
             return 0
@@ -537,17 +517,18 @@ class _Single(_Held):
 
 class _Choice:
     """
-    Chooses the subscriptions that count for a message of a run.
+    Chooses the subscriptions of a session that count for a message of a run.
 
     The choice is made once for all messages that match the same subscriptions: these may be
     thousands.
     """
 
-    def __init__(self, router: Router, session: Session, run: Run, part: JournalId) -> None:
+    def __init__(self, router: Router, session: Session, messages: _Messages) -> None:
+        self.session = session
+        self.messages = messages
         self._router = router
-        self._session = session
-        self._run = run
-        self._zone = part.zone
+        self._run = messages.run
+        self._zone = messages.part.zone
         self._known: dict[tuple[object, bool], Match | None] = {}
 
     def forget(self) -> None:
@@ -556,7 +537,7 @@ class _Choice:
 
     def of(self, index: int, message: Message) -> Match | None:
         """Return the match of the run's message at `index`; None: no subscription counts."""
-        session = self._session
+        session = self.session
         is_own = message.client_id == session.client_id
         if session.sink is None:  # the client left amid the run
             return self._match(session.matching(message.topic), is_own)
