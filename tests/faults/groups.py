@@ -58,9 +58,8 @@ class Groups:
         self._messages: dict[Id, _Message] = {}
         self._processed: Counter[Id] = Counter()
         self._nodes: dict[int, str] = {}  # of connections
-        self._answered_at: dict[
-            Id, str
-        ] = {}  # since the last calm: the node that has to tell of it
+        # What was processed since the last calm, with the node that has to tell of it.
+        self._answered_at: dict[Id, str] = {}
         self._untold: set[Id] = set()  # messages whose node has died since
 
     @property

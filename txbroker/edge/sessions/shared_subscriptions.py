@@ -75,9 +75,8 @@ class SharedSubscriptions:
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
         self._dirty: dict[EdgeGroup, None] = {}
-        self._ended: dict[
-            str, dict[Session, bool]
-        ] = {}  # by group: members that are over; `is_moved`
+        # Members that are over, by group; each with `is_moved`.
+        self._ended: dict[str, dict[Session, bool]] = {}
         self._round = object()  # owns the second's work in the slices
         self._next_lease = 1
         self._beats = 0
