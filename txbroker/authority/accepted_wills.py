@@ -10,7 +10,7 @@ A mark expires by lived time:
 - A will that its client's own node sent expires after `own_for`. That node sends it no more, and a
   keeper that has not heard so sends its own within `will_after`.
 - A will that a keeper sent expires after `OTHERS_FOR`. The client's node may be cut off as long as
-  its sessions live, and sends the will when it is back.
+  its sessions live. It sends the will when it is back.
 - A will of unknown sender also expires after `OTHERS_FOR`: it came with the zone, or was stored
   before this start.
 - A will that a node reports when it gives its zone back expires after `OTHERS_FOR` too. The will

@@ -4,10 +4,10 @@ A zone at its authoritative node.
 The authority decides the order of the zone's messages (their offsets), and which messages are
 retained. The authority decides when a message may be delivered and acknowledged: QoS 1 and 2 when
 they are durable, QoS 0 at once (protocol rules 3 and 5). Other modules decide the rest. The
-`EdgeRegistry` decides how an edge comes and with which interest, `SubtreeTransfer` how parts of the
-zone go and come back. The `ZoneScope` decides whether a topic is the zone's now. An `EdgePort`
-decides how a copy travels, the `ZoneJournal` how a message is stored. The delegation table and the
-parent decide who may own the zone, and the edge what its client is told.
+`EdgeRegistry` decides how an edge comes and with which interest. `SubtreeTransfer` decides how
+parts of the zone go and come back. The `ZoneScope` decides whether a topic is the zone's now. An
+`EdgePort` decides how a copy travels, the `ZoneJournal` how a message is stored. The delegation
+table and the parent decide who may own the zone, and the edge what its client is told.
 
 Deliveries to one edge form one stream. Everything whose place among the deliveries matters travels
 in that stream: answers to interest requests with the retained messages (rule 9), zone cuts, and the

@@ -2,8 +2,8 @@
 The history that a zone holds for its first subscriber (`hold_first` in the topology).
 
 A held filter is *untouched* until somebody subscribes to a filter that meets it. That first answer
-to an interest brings the history. The history has the records of QoS 1 and 2 in the present part of
-the journal that match both filters, in order. From then on the held filter means nothing; that is
+to an interest brings the history. The history has records of QoS 1 and 2 that match both filters,
+in order, from the present part of the journal. From then on the held filter means nothing; that is
 durable.
 
 An edge may come with interests that it asks nothing for: their sessions subscribed before. A filter

@@ -3,8 +3,9 @@ The delegations of a node.
 
 Rules that live here and nowhere else:
 
-- an apex has at most one delegation, and its epoch only grows, also over a time when nobody held it
-  (protocol rule 11). The next epoch is greater than any that was ever seen;
+- an apex has at most one delegation (protocol rule 11);
+- its epoch only grows, also over a time when nobody held it. The next epoch is greater than any
+  that was ever seen;
 - a delegation never lapses by time;
 - delegations below an apex belong to the node that serves the apex, so they move along with it.
   Every epoch that was seen there moves with them, and so do the passages that its topics have made.

@@ -7,8 +7,8 @@ Theory of operation. The steps, of which only the parent's commit decides (proto
 2. The node's other roles move away: clients, outboxes, sessions.
 3. The zone moves under two locks. No ownership changes here or below, and no request to the parent
    overtakes the hand-back. Both locks are held before the parent takes its own lock. A join in
-   between would wait for the parent, and the parent for this node, until one of them gives up. The
-   node leaves the members, and saves that it is fenced.
+   between would wait for the parent, and the parent for this node, until one gives up. The node
+   leaves the members, and saves that it is fenced.
 4. Bulk copy, fence, rest, as in a handover; then the rest of the journal, and the fence.
 5. The parent reports its commit, and the node saves that the zone is lost.
 

@@ -4,8 +4,8 @@ The parent's half of a hand-back, until the parent serves the zone again.
 Theory of operation. The steps, of which only the commit decides (protocol rule 12):
 
 1. The child serves on while its stored journal is staged here.
-2. Under the lock on changes of ownership the parent receives the rest of the journal, the zone's
-   state, and the fence. No other zone changes hands meanwhile.
+2. The parent holds the lock on changes of ownership. It receives the rest of the journal, the
+   zone's state, and the fence. No other zone changes hands meanwhile.
 3. Journal and state become durable here. The child is no member any more.
 4. The parent commits: the saved delegation table no longer has the child's cut.
 5. The parent absorbs the zone, and reports the commit. The parent serves the zone when the

@@ -1,11 +1,11 @@
 """
 The client directory of one node: everything that nodes tell and ask each other about client ids.
 
-What is decided here: how a request is answered, what follows when another entry counts above one of
-ours, what is to be done now and then. The parts decide the rest: `replica` (entries kept here for
-others), `replicator` (what others keep of ours), `connected` (clients that come and go),
-`ownership` (sessions that move), `arrival` (finding a session), `wills`. No I/O: requests come in,
-replies go out; procedures are run by the shell.
+The directory decides how a request is answered, and what is done now and then. It decides what
+follows when another entry counts above one of ours. Its parts decide the rest. `replica` has
+entries kept here for others, `replicator` what others keep of ours. `connected` has clients that
+come and go, `ownership` sessions that move, `arrival` finds a session, `wills` has wills. No I/O:
+requests come in, replies go out; procedures are run by the shell.
 """
 
 from __future__ import annotations

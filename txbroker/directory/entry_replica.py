@@ -1,10 +1,10 @@
 """
 This node as a keeper of entries: answers lookups and claims, takes lists.
 
-*Unknown* counts only from a keeper that would know. A node that has just become a keeper of some
-ids (it joined, or a member was removed) is not *settled*: it first needs the lists of the members
-under the view that it has itself. One may be missing where another one knew its share before
-(*established*): whatever was promised was accepted by two keepers, and one of the two, or its
+*Unknown* counts only from a keeper that would know. A node becomes a keeper of some ids when it
+joins, or when a member is removed. Such a node is not *settled*: it first needs the lists of the
+members under the view that it has itself. One list may be missing where another member knew its
+share before (*established*). Two keepers accepted whatever was promised. One of the two, or its
 relay, is among those that were heard. Members that were never settled have promised nothing.
 
 A member's batches are numbered. A batch that comes after a later one is late: its sender has given

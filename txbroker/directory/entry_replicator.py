@@ -241,7 +241,7 @@ class EntryReplicator:
 
     def is_cut_off(self, client_id: str) -> bool:
         """
-        True if a keeper of the id does not answer or lacks a change of this node, or may do so.
+        True if a keeper of the id is silent or lacks a change of this node, or may do so.
 
         A keeper without recent messages from this node may be away unnoticed.
         """

@@ -6,9 +6,10 @@ pushed aside that way is remembered as a *loser* until it has said that it knows
 that ended while its holder was away does not come back with it. Entries of kept sessions, with
 wills, or with such losers are durable; those of mere connections are not.
 
-What only others say of a node, or an earlier life of this one knew, is *hearsay* until the node has
-said so itself, or denied it: its own list may have come before, and nothing else would end it. A
-claim is hearsay until its session is registered: it may come when its node has given it up.
+What only others say of a node is *hearsay*, and so is what an earlier life of this node knew. The
+node itself confirms hearsay or denies it. Its own list may have come before, so nothing else would
+end the hearsay. A claim is hearsay until its session is registered: it may come when its node has
+given it up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 The next batch for one keeper: a part of a complete list, or changes.
 
-A list is built in slices. In a large site one keeper has few of the ids here, so one part of its
+A list is built in slices. In a large site one keeper has few of the ids here. So one part of its
 list needs many ids examined.
 """
 

@@ -27,7 +27,6 @@ def patience(after: float) -> float:
     Return the seconds without a message after which a node was silent for `after`, or a second
     less.
 
-    The last message of a node that dies came a second before, or at the last pulse if that is
-    earlier.
+    The last message of a node that dies came a second before, or at an earlier last pulse.
     """
     return after + pulse(after) - SHORTEST

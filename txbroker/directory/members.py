@@ -1,7 +1,7 @@
 """
 The nodes that this one knows, by site; the same list everywhere, sooner or later.
 
-A node becomes a member when it joins the tree and stays one until a command removes it, whether it
+A node becomes a member when it joins the tree. It stays one until a command removes it, whether it
 is reachable or not. Otherwise the keepers of an entry would change with every cut. Lists are merged
 as a union. Each member's record has a version, and the greater version counts. Only that node
 raises it for itself (a new address); a command raises it to remove the member.

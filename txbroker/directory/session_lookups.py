@@ -99,8 +99,7 @@ class SessionLookups:
         """
         Return how many keepers of an id must agree: a majority.
 
-        In a site of two, this node alone is enough if its peer is known to be away (protocol rule
-        19).
+        In a site of two, this node is enough if its peer is known to be away (protocol rule 19).
         """
         me = self._members.name
         if len(keepers) == 2 and me in keepers:

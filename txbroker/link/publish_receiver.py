@@ -6,9 +6,8 @@ another. Others bring what waited in outboxes; theirs only grow. Each is a strea
 refusal stops the stream, and nothing behind the refused publish is taken before the edge restarts
 it (protocol rule 1). A stream is acknowledged as far as it is durable.
 
-A stream flows, or it is stopped. A refusal stops the stream; the edge restarts it. A publish that
-was taken waits in `_open` for its offset to be durable. Then it raises `taken`, then Taken tells
-it.
+A stream flows or is stopped. A refusal stops the stream; the edge restarts it. A publish that was
+taken waits in `_open` for its offset to be durable. Then it raises `taken`, then Taken tells it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """
 SHELL: the group commit: when logs are written and synced, and who may go on after it.
 
-Whoever stages something in a log touches it here and asks for a call when it is durable. At the end
-of the turn all staged entries are written, very many of them by a slice in each turn. Then, by
-`Durability`, one sync in a thread serves all that arrived since the sync before. Actions run on the
-loop, in the order in which they were asked for. No action runs before its entries are as safe as
-the node promises. A sync for which nobody waits is put off. One sync costs more than all other work
-for a message.
+Whoever stages something in a log touches it here and asks for a call when it is durable. The end of
+the turn writes all staged entries, or a slice of very many. Then, by `Durability`, one sync in a
+thread serves all that arrived since the sync before. Actions run on the loop, in the order in which
+they were asked for. No action runs before its entries are as safe as the node promises. A sync for
+which nobody waits is put off. One sync costs more than all other work for a message.
 
 An action passes four queues: `_waiting` (for what is staged), `_next` (for the sync to come),
 `_running` (for the sync that runs), `_ready`. A write moves actions to `_next`, a sync on to

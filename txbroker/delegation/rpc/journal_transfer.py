@@ -71,8 +71,9 @@ class JournalSender:
 
     async def rest(self, call: Any) -> None:
         """
-        Send the batches that were appended since the copy, and the parts of zones below that have
-        come back here since.
+        Send the batches that were appended since the copy.
+
+        Parts of zones below that have come back here since are sent, too.
         """
         await self._data_directory.committer.drain()
         present = self._data_directory.journals.get(self._present)
@@ -139,10 +140,10 @@ class JournalReceiver:
     """
     The parent's end.
 
-    Each received part must belong to the zone of `given`, the part that the child serves last, or
-    to a lower zone. `parts` are the received parts. `is_full`: True if the disk must accept no more
-    bytes and local publishes wait for room. A child may send more than it announced. `known`
-    returns the last epoch of a zone that this node knows.
+    Each received part must belong to the zone of `given`, or to a lower zone. `given` is the part
+    that the child serves last. `parts` are the received parts. `is_full`: True if the disk must
+    accept no more bytes and local publishes wait for room. A child may send more than it announced.
+    `known` returns the last epoch of a zone that this node knows.
     """
 
     def __init__(

@@ -27,8 +27,10 @@ class ChangeLog(Protocol):
 
 class CutChanges(Generic[_Route]):
     """
-    The news of cuts, each once, until they are taken. The news are apexes at which a zone or a cut
-    came or went, and routes whose owners are to hear more than that.
+    The news of cuts, each once, until they are taken.
+
+    The news are apexes at which a zone or a cut came or went. They are also routes whose owners are
+    to hear more than that.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """
 Publishes to new zones that wait for the owners before (protocol rule 13).
 
-A zone below another may get publishes while earlier ones on the same topics are on their way to the
-owner above. The earlier ones may also be in doubt there. The zone's queue is held by that owner's,
-until the last of those is answered. Later publishes would pass them otherwise.
+A zone below another may get publishes while earlier ones on the same topics travel to the owner
+above. The earlier ones may also be in doubt there. The zone's queue is held by that owner's, until
+the last of those is answered. Later publishes would pass them otherwise.
 """
 
 from __future__ import annotations

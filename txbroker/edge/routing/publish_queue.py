@@ -8,7 +8,7 @@ neither numbered nor kept once it was sent. Where the owner cannot be reached, Q
 queue for an outbox. The publishes that `drains` bring from there are sent beside the rest.
 
 A waiting publish may have to wait for more than a link: for the answers to publishes in doubt, and
-for earlier entries in an outbox. The publish may also wait for `holders`, the queues of earlier
+for earlier entries in an outbox. It may also wait for `holders`. Holders are the queues of earlier
 owners that have still to answer for topics of this zone.
 """
 

@@ -4,9 +4,9 @@ stream.
 
 The connection to the owner has the states of `RouteState`. The table there says which event leads
 to which state, and `_move` alone takes that step. A route has three other parts, each in its own
-object. `queue` has the publishes to the owner, `interest` the filters that the owner is to serve,
-and `claims` the subtrees that this edge claims there. Here are what the resolver told, and the
-position in the stream of deliveries.
+object. `queue` has the publishes to the owner, `interest` the filters that the owner is to serve.
+`claims` has the subtrees that this edge claims there. The route itself has what the resolver told,
+and the position in the stream of deliveries.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ The places of sessions in the journals of the zones: what is left to a cursor, a
 An absent durable session has a cursor in every part that may have something for it. The session
 gets one when its client leaves, and when a part appears later. A client that is here needs one only
 where its session is behind. The module also follows the tree of zones. Where a zone is cut or comes
-back, records before that point are taken before the records behind it (protocol rules 7 and 13).
+back, records before that point precede the records behind it (protocol rules 7 and 13).
 
-A session is live in a part (the edge's stream position is its own), or is behind (it has a cursor).
-Or it has set the part aside. A cursor begins where the session stands, reads on, and goes when it
-meets the stream. The position that is durable follows the stream a second later.
+A session is live in a part if the edge's stream position is its own. It is behind if it has a
+cursor. Or it has set the part aside. A cursor begins where the session stands, reads on, and goes
+when it meets the stream. The position that is durable follows the stream a second later.
 """
 
 from __future__ import annotations

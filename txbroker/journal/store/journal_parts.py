@@ -1,10 +1,10 @@
 """
 SHELL: the journals of a node: one part for each (zone, epoch), a log of published messages.
 
-The appends of a turn are gathered into one batch. A batch has the raw PUBLISH packets, who
-published them and where, and the duplicate marks (protocol rules 1 and 3). The mark of an edge's
-stream is the highest sequence in the batch. So a record and its mark are written at once, or not at
-all. QoS 0 that is not retained, for which nobody waits, is gathered for longer.
+The appends of a turn are gathered into one batch. A batch has the raw PUBLISH packets, their
+publishers and nodes, and the duplicate marks (protocol rules 1 and 3). The mark of an edge's stream
+is the highest sequence in the batch. So a record and its mark are written at once, or not at all.
+QoS 0 that is not retained, for which nobody waits, is gathered for longer.
 
 A record is gathered, then part of a staged batch, then written and synced as the log says. A record
 gets its offset when it is gathered. Offsets of a part follow one another; a start may leave a hole.

@@ -381,7 +381,7 @@ class Retention:
 
 def _has_heard(places: Collection[JournalId], part: JournalId) -> bool:
     """
-    True if an edge that names these parts has heard of the part, or of a later part of the zone.
+    True if an edge that names these parts has heard of the part, or of a later one of the zone.
     """
     return any(one.zone == part.zone and one.epoch >= part.epoch for one in places)
 

@@ -2,10 +2,11 @@
 The sender of a group's session: its client is the coordinator of a shared subscription (MQTT 5.0,
 section 4.8.2).
 
-Theory of operation. A group is a durable session. A group has the position in each journal, falls
-behind and catches up, moves between nodes and expires as any session does. In place of a connection
-it has a `GroupSink`. A message in flight is lent to a member of the group, at any node. The flight
-ends when a member has answered, and not before. So a message whose member has left is lent again.
+Theory of operation. A group is a durable session. A group has the position in each journal, and
+falls behind and catches up. It moves between nodes and expires as any session does. In place of a
+connection it has a `GroupSink`. A message in flight is lent to a member of the group, at any node.
+The flight ends when a member has answered, and not before. So a message whose member has left is
+lent again.
 
 Plain records of a journal are in flight by the run. The sender keeps only the places of these,
 until they are answered. A message that has to be lent again gets a flight of its own, which is read

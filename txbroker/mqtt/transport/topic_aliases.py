@@ -47,8 +47,8 @@ class TopicAliases:
         """
         Return the PUBLISH with its topic, and without its alias.
 
-        Raises `ProtocolViolation` for an alias above `most`, for one that has no topic yet, and if
-        the node has no room for the topic.
+        Raises `ProtocolViolation` for an alias above `most`, and for one that has no topic yet.
+        Raises it, too, if the node has no room for the topic.
         """
         alias = packet.topic_alias
         if alias > self._most:
