@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.directory.test_site import connect
+from tests.directory.test_site import connect, id_kept_by
 from tests.directory.test_sole import Story
 from tests.support.site import Site
 from txbroker.directory import session_discard
@@ -270,3 +270,39 @@ def test_what_was_ended_is_looked_for_anew() -> None:
     assert clearings.is_due("x")
     whole.run(60.0)
     assert not clearings.is_due("x")
+
+
+def test_kept_session_of_which_keepers_know_the_clean_one_before_ends_by_connack() -> None:
+    """Its holder is asked about the clean one, and names the kept one: that one is followed."""
+    four = Site("abcd", 1)
+    four.start(4)
+    four.run(3.0)
+    client_id = id_kept_by(four, but_not="d")
+    before = connect(four, "d", client_id)
+    four.run(1.0)
+    holder = four.nodes["d"].directory
+    holder.replicator.batch = lambda *_: None  # type: ignore[method-assign]
+    clean = DirectoryEntry(
+        client_id=client_id, node="d", incarnation=2, persistent=False, replaces=1
+    )
+    raised = DirectoryEntry(client_id=client_id, node="d", incarnation=2, persistent=True)
+    holder.conflicts.supersede(raised, has_ended=False)
+    for name in "abc":
+        four.nodes[name].directory.replica.entries.store(clean)
+    after = connect(four, "a", client_id, clean=True)
+
+    assert [] == four.holders(client_id)
+    assert (False, True) == (before.is_open, after.is_open)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_session_of_the_last_millisecond_is_older(is_clean: bool) -> None:
+    """Its client went on at once: it is not refused as the one that came before."""
+    whole = two_sites(names="abc")
+    whole.delay = lambda: 0.0002  # type: ignore[method-assign]
+    for number in range(40):
+        client_id = f"x{number}"
+        before = connect(whole, "b", client_id, clean=is_clean)
+        after = connect(whole, "a", client_id, clean=True)
+        assert (False, False) == (before.is_open, after.present)
+        whole.run(0.0103)

@@ -65,6 +65,9 @@ A node that was cut off learns of newly joined nodes in that time.
 UNKNOWN = 1 << 53
 """An age above the age of any session, in milliseconds."""
 
+ROUNDED = 2
+"""Milliseconds by which an age between two moments may be too great."""
+
 ANY = 1 << 53
 """A generation above every incarnation: each session from before the CONNECT is older."""
 
@@ -403,10 +406,14 @@ class SessionDiscards:
             return
         request = self._request(search.client_id, clean.generation, due)
         reply = yield from ask(clean.node, request)
-        if isinstance(reply, Discarded | NotHeld | MovedTo):
+        if isinstance(reply, MovedTo) and reply.incarnation > clean.generation:
+            # The client has begun a kept session since, which the keepers may not know yet.
+            yield from self._follow(search, reply.node, reply.incarnation, due)
+        elif isinstance(reply, Discarded | NotHeld | MovedTo):
             search.closed.add(clean.order)
             search.go_on = True
-        search.is_overtaken = isinstance(reply, Kept)
+        elif isinstance(reply, Kept):
+            search.is_overtaken = True
         if isinstance(reply, Discarded):
             search.generation = max(search.generation, reply.incarnation)
 
@@ -416,7 +423,8 @@ class SessionDiscards:
             client_id=client_id,
             incarnation=incarnation,
             through=due.generation,
-            age=UNKNOWN if age is None else age,
+            # A session of the last 2 ms would count as newer, and the client would be refused.
+            age=UNKNOWN if age is None else max(0, age - ROUNDED),
         )
 
     def _remember(self, search: SessionSearch, began: MachineTime) -> Procedure[None]:
