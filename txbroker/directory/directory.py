@@ -218,7 +218,7 @@ class Directory:
                 testament=self.own_wills.get(client_id),
             )
         self.replicator.start()
-        self.clearings.start()
+        self.clearings.answers.start()
 
     def tick(self) -> None:
         """Do the periodic work; the shell calls this about once a second."""
@@ -403,7 +403,7 @@ class Directory:
         return (yield from self.takeovers.take_over(client_id, is_wanted))
 
     def _discard(self, source: str, request: Discard) -> Reply:
-        reply = self.clearings.discard(source, request)
+        reply = self.clearings.answers.discard(source, request)
         if request.client_id not in self.ownership.held:
             self.conflicts.offers.pop(request.client_id, None)
         return reply
