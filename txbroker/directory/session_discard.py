@@ -22,6 +22,7 @@ session.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -101,7 +102,6 @@ class SessionDiscards:
         takeovers: SessionTakeovers,
         connected: ConnectedClients,
         table: DurableTable,
-        wait: float,
         moment: Callable[[], MachineTime],
     ) -> None:
         self._members = parts.members
@@ -113,7 +113,6 @@ class SessionDiscards:
         )
         self._connected = connected
         self._table = table
-        self._wait = wait
         self._now = parts.now
         self._moment = moment
         self._due: dict[str, _Due] = {}
@@ -143,7 +142,7 @@ class SessionDiscards:
         search = SessionSearch(client_id, is_wanted=is_wanted, is_of_all=True)
         found: _Found | None = None
         began = self._moment()
-        until = self._now() + self._wait
+        until = search.until = self._takeovers.deadline
         raised, is_told, has_waited = 0, False, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
@@ -202,12 +201,12 @@ class SessionDiscards:
         """True if a discard of the id is pending."""
         return client_id in self._due
 
-    def finish(self, client_id: str) -> Procedure[None]:
-        """Retry the pending discard of an id."""
-        search = SessionSearch(client_id, is_of_all=True)
+    def finish(self, client_id: str, until: float = math.inf) -> Procedure[None]:
+        """Retry the pending discard of an id; a client that waits for it waits `until` then."""
+        search = SessionSearch(client_id, is_of_all=True, until=until)
         for _ in range(HOPS):
             due = self._due.get(client_id)
-            if due is None:
+            if due is None or self._now() >= until:
                 return
             search.go_on = False
             found = yield from self._takeovers.alone(client_id, self._attempt(search, due))
@@ -305,6 +304,9 @@ class SessionDiscards:
                 break  # the clean session itself ends a session here
             if not search.is_wanted():
                 return  # a client that disconnected may have a newer session elsewhere
+            if self._now() >= search.until:
+                search.silent[node] = incarnation
+                return
             reply = yield from self._ask(search, node, incarnation, due)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
                 search.silent.pop(node, None)
