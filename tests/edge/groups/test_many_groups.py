@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -15,12 +16,13 @@ from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
 from txbroker.edge.groups import group_coordinators
 from txbroker.edge.groups.group_coordinator import MOST_IN_CROWD, GroupCoordinator
-from txbroker.edge.groups.group_coordinators import GroupCoordinators
+from txbroker.edge.groups.group_coordinators import AT_ONCE, GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.wire.packets import Connect
 from txbroker.runtime.slices import LONGEST, Slices
 
 GROUPS = [f"$share/g{number}/t" for number in range(100)]
@@ -189,23 +191,34 @@ def test_the_seconds_work_of_an_edge_is_done_in_slices() -> None:
 
 
 class Owner:
-    """The coordinators of a node, whose groups have no sessions; `sent` are the flushed groups."""
+    """
+    The coordinators of a node, whose groups have no sessions; `sent` are the flushed groups.
+
+    `asked` has the refusals of the sessions that are looked up.
+    """
+
+    edge_name = "edge"
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.events: list[str] = []
+        self.asked: dict[str, Callable[[str, bool], None]] = {}
         self.counters = Counters()
         self.dirty: list[Any] = []
         self.is_due = False
         self.slices = Slices(Ticking(), self._again)
-        none = cast(Any, None)
         self.tested = GroupCoordinators(
             edge=cast(
-                Any, SimpleNamespace(counters=self.counters, clients=SimpleNamespace(sessions={}))
+                Any,
+                SimpleNamespace(
+                    counters=self.counters,
+                    clients=SimpleNamespace(sessions={}, delete=lambda _: None),
+                ),
             ),
             router=Router(lambda: None),
-            connects=none,
+            connects=cast(Any, self),
             timers=Alarms(),
-            reporter=none,
+            reporter=cast(Any, self),
             mark_dirty=lambda one: self.dirty.append(one),
             slices=self.slices,
             is_leaving=lambda: False,
@@ -229,8 +242,55 @@ class Owner:
         while self.is_due or self.dirty:
             assert self.turn() < 10
 
+    def report(self, text: str) -> None:
+        """The first member of a group subscribes."""
+        self.tested.report(cast(Any, self), text, GroupReport(members=1, limit=1, is_first=True))
+
+    def connect(self, packet: Connect, accept: object, refuse: Callable[[str, bool], None]) -> None:
+        """Look for the session of a group."""
+        self.asked[packet.client_id] = refuse
+
+    def refuse(self, text: str) -> None:
+        """The session of a group cannot be had."""
+        self.asked.pop(text)("no", True)
+
+    def event(self, name: str, **fields: object) -> None:
+        self.events.append(name)
+
     def _again(self) -> None:
         self.is_due = True
+
+
+def test_sessions_of_many_groups_are_looked_up_in_line() -> None:
+    """The look-ups of 9,000 groups kept CONNECTs waiting for seconds, and other nodes' clients."""
+    owner = Owner()
+    for text in GROUPS:
+        owner.report(text)
+    owner.settle()
+    assert list(owner.asked) == GROUPS[:AT_ONCE]
+    looked = []
+    while owner.asked:
+        text = next(iter(owner.asked))
+        looked.append(text)
+        owner.refuse(text)
+        owner.settle()
+        assert len(owner.asked) <= AT_ONCE
+    assert looked == GROUPS
+
+
+def test_groups_that_ended_in_line_are_not_looked_up() -> None:
+    owner = Owner()
+    for text in GROUPS:
+        owner.report(text)
+    owner.settle()
+    for text in GROUPS[AT_ONCE:]:
+        owner.tested.report(cast(Any, owner), text, GroupReport(is_over=True))
+    owner.settle()
+    assert not owner.tested._line
+    for text in GROUPS[:AT_ONCE]:
+        owner.refuse(text)
+    owner.settle()
+    assert not owner.asked
 
 
 def test_output_for_many_groups_is_sent_in_many_turns() -> None:

@@ -44,6 +44,14 @@ STALE: Final = 5.0
 CROWD: Final = 100
 """Groups that wait to be flushed, beyond which they are a crowd."""
 
+AT_ONCE: Final = 8
+"""
+Groups whose sessions are looked up at the same time; the others wait in line.
+
+The look-ups of thousands of groups kept the calls to all keepers busy: CONNECTs took seconds, and
+clients of other nodes were refused.
+"""
+
 GROUPS: Final = 10_000
 """The most groups that one node coordinates; the next ones are not confirmed."""
 
@@ -84,9 +92,11 @@ class GroupCoordinators:
         self._max_packet = max_packet
         self._groups: dict[str, GroupCoordinator] = {}
         self._connecting: set[str] = set()
+        self._line: dict[str, None] = {}  # groups whose session has to be found or made
         self._told: set[str] = set()
         self._changed: dict[GroupCoordinator, None] = {}
-        self._round = object()  # owns the second's work in the slices
+        # owners of the second's work, and of the line, in the slices
+        self._round, self._line_owner = object(), object()
 
     @property
     def groups(self) -> int:
@@ -211,11 +221,29 @@ class GroupCoordinators:
         )
 
     def _begin(self, group: GroupCoordinator) -> None:
-        """Find or make the group's session."""
+        """Find or make the group's session, in its turn."""
+        if group.session is None and group.text not in self._connecting:
+            self._line[group.text] = None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Look up the sessions of the groups that are next in the line."""
+        has_room = len(self._connecting) < AT_ONCE
+        if self._line and has_room and not self._slices.is_busy(self._line_owner):
+            self._slices.start(self._line_owner, self._look_up_next())
+
+    def _look_up_next(self) -> Iterator[None]:
+        while self._line and len(self._connecting) < AT_ONCE:
+            text = next(iter(self._line))
+            del self._line[text]
+            group = self._groups.get(text)
+            if group is not None:
+                self._look_up(group)
+            yield
+
+    def _look_up(self, group: GroupCoordinator) -> None:
         text = group.text
-        if group.session is not None or text in self._connecting or self._is_leaving():
-            return
-        if not group.has_members:
+        if group.session is not None or self._is_leaving() or not group.has_members:
             return
         self._connecting.add(text)
         packet = Connect(
@@ -229,7 +257,7 @@ class GroupCoordinators:
         )
 
     def _accept(self, group: GroupCoordinator, session: Session, present: bool) -> None:
-        self._connecting.discard(group.text)
+        self._end_look_up(group)
         self._told.discard(group.text)
         clients = self._edge.clients
         if not group.has_members or self._groups.get(group.text) is not group:
@@ -251,13 +279,17 @@ class GroupCoordinators:
         confirm = partial(self._confirm, group, session, pending)
         self._edge.subscriptions.subscribe(session, packet, confirm, pending.extend)
 
+    def _end_look_up(self, group: GroupCoordinator) -> None:
+        self._connecting.discard(group.text)
+        self._go_on()
+
     def _confirm(self, group: GroupCoordinator, session: Session, pending: list[str]) -> None:
         if group.session is session:
             group.confirm(tuple(pending))
 
     def _on_refused(self, group: GroupCoordinator, reason: str, is_told: bool) -> None:
         """Try again later: the session cannot be had."""
-        self._connecting.discard(group.text)
+        self._end_look_up(group)
         is_wanted = self._groups.get(group.text) is group
         if is_wanted and group.text not in self._told:
             self._told.add(group.text)
@@ -289,6 +321,7 @@ class GroupCoordinators:
 
     def _forget(self, group: GroupCoordinator) -> None:
         del self._groups[group.text]
+        self._line.pop(group.text, None)
         self._told.discard(group.text)  # otherwise names of groups that came once stay for ever
 
     def _set_expiry(self, group: GroupCoordinator) -> None:
