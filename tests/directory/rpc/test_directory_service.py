@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -17,7 +17,7 @@ from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
 from txbroker.directory.rpc import directory_calls
 from txbroker.directory.rpc import directory_convert as wire
-from txbroker.directory.rpc.directory_calls import OWN_TABLES, DirectoryCalls
+from txbroker.directory.rpc.directory_calls import CLAIMS, OWN_TABLES, DirectoryCalls
 from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.runtime.structured_log import TELL_AGAIN
 
@@ -154,6 +154,39 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
             over.set_result(None)
         assert [1, 1, 1, 1] == [len(found.answers) for found in await asyncio.gather(*answers)]
         assert {} == made._last_lookups
+
+    run_apart(scenario())
+
+
+def test_a_keeper_that_owes_many_answers_gets_no_more_claims() -> None:
+    """Claims decided by others left 1,500 calls behind, and those of a CONNECT came after them."""
+
+    async def scenario() -> None:
+        sent: list[asyncio.Future[NotHeld]] = []
+
+        async def send(name: str, request: Request) -> NotHeld:
+            sent.append(asyncio.get_running_loop().create_future())
+            return await sent[-1]
+
+        async def claim(count: int) -> list[asyncio.Task[Any]]:
+            made = [asyncio.create_task(calls.call("b", CLAIM)) for _ in range(count)]
+            await asyncio.sleep(0)
+            return made
+
+        disk, none = Disk(), cast(Any, None)
+        calls = DirectoryCalls(commit=disk, tables=disk, channels=none, tasks=none, now=lambda: 0.0)
+        calls.wire(cast(Any, SimpleNamespace(members=SimpleNamespace(name="me"))))
+        calls.send = send  # type: ignore[method-assign]
+        asked = await claim(CLAIMS + 1)
+        assert len(sent) == CLAIMS
+        assert await asked.pop() is None
+        for one in sent:
+            one.set_result(NotHeld())
+        assert await asyncio.gather(*asked) == [NotHeld()] * CLAIMS
+        assert not calls._claims
+        (again,) = await claim(1)
+        sent[-1].set_result(NotHeld())
+        assert await again == NotHeld()
 
     run_apart(scenario())
 
