@@ -126,6 +126,42 @@ class Bench:
 # -- sync
 
 
+def test_answers_bring_more_before_the_next_sync(tmp_path: Path) -> None:
+    """
+    What an action stages waits a round of the loop, and is synced together with what comes then:
+    a client that was answered would wait for two syncs.
+    """
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.SYNC, soon=later.append)
+    bench.stage(bench.a)
+    bench.committer.when_durable(lambda: bench.stage(bench.b, "the action's"))
+    bench.end_turn()
+    bench.sync()
+    assert ([], 1) == (bench.work, len(later))
+
+    bench.stage(bench.a, "the client's next")
+    bench.end_turn()
+    later.pop()()
+
+    events = bench.sync()
+    assert {"a synced", "b synced"} == set(events[:2])
+    assert ["the action's", "the client's next"] == events[2:]
+
+
+def test_a_sync_after_a_rest_begins_at_once(tmp_path: Path) -> None:
+    """Who comes later than the rest does not wait for one."""
+    later: list[Callable[[], None]] = []
+    bench = Bench(tmp_path, Durability.SYNC, soon=later.append)
+    bench.stage(bench.a, "one")
+    bench.end_turn()
+    bench.sync()
+    later.pop()()
+    bench.stage(bench.a, "two")
+    bench.end_turn()
+
+    assert "two" in bench.sync()
+
+
 def test_sync_runs_actions_after_the_sync(tmp_path: Path) -> None:
     """In the order asked, over all logs."""
     bench = Bench(tmp_path, Durability.SYNC)
@@ -202,7 +238,9 @@ def test_the_next_sync_waits_for_what_comes_at_once(tmp_path: Path) -> None:
     bench.end_turn()
     later.pop()()
     assert ["a synced", "b synced", "2", "3"] == bench.sync()
-    assert ([], []) == (bench.work, later)
+    assert ([], 1) == (bench.work, len(later))
+    later.pop()()
+    assert not bench.work
     bench.stage(bench.a, "4")
     bench.end_turn()
     bench.stage(bench.a, "5")

@@ -159,6 +159,7 @@ class Committer:
         self._is_going_on = False
         self._next: deque[_Action] = deque()  # for the sync after the running one
         self._running: deque[_Action] | None = None
+        self._is_resting = False  # after an awaited sync, until more may have come
         self._ready: deque[_Action] = deque()
         self._alarm: Cancellable | None = None
         self._is_ended = False
@@ -465,7 +466,8 @@ class Committer:
     def _sync_in_time(self) -> None:
         """Begin a sync if a caller awaits one; otherwise schedule a sync."""
         if self._next:
-            self._sync()
+            if not self._is_resting:
+                self._sync()
         elif self._unsynced and self._alarm is None:
             self._set_alarm(self._sync_interval, self._catch_up)
 
@@ -502,10 +504,9 @@ class Committer:
             self._waited_until = self._timers.now() + AGAIN
         self._report_behind()
         self._ready.extend(actions or ())
-        if self._next and self._unsynced:
-            # An acknowledged client sends more at once: a delay lets the next sync cover that too.
-            self._soon(self._sync)
-        elif not self._is_memory:
+        if actions or self._next:
+            self._rest()
+        if not self._is_memory:
             self._sync_in_time()
         if self._running is None and not self._unsynced:
             self._ready.extend(self._next)  # Their logs were removed.
@@ -513,6 +514,23 @@ class Committer:
         self._run_ready()
         self._report_waiters()
         self._end_turn()
+
+    def _rest(self) -> None:
+        """
+        Begin the next sync in a later round, also one that the actions of the last sync ask for.
+
+        An acknowledged client sends more at once, which the next sync must cover. Otherwise the
+        client waits for two syncs each time.
+        """
+        if not self._is_resting:
+            self._is_resting = True
+            self._soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        """Begin the sync that somebody awaits by now."""
+        self._is_resting = False
+        if self._next:
+            self._sync()
 
     def _report_waiters(self) -> None:
         """Report when a caller begins to await a sync, and when the last one is served."""
