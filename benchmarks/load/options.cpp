@@ -82,6 +82,7 @@ const std::vector<Option>& all_options() {
         {"level", "4 or 5, of the protocol: MQTT 3.1.1 or 5.0", to(&Options::level)},
         {"publisher-level", "of the publishers; otherwise that of the subscribers", to(&Options::publisher_level)},
         {"properties", "user properties of each message; at level 5", to(&Options::properties)},
+        {"expiry", "seconds after which each message expires; at level 5", to(&Options::expiry)},
         {"qos", "0, 1, 2 or mixed: of the messages", [](Options& o, const std::string& t) { o.qos = qos(t); }},
         {"subscribe-qos", "of the subscriptions; otherwise that of the messages",
          [](Options& o, const std::string& t) { o.subscribe_qos = qos(t); }},
@@ -120,6 +121,8 @@ void check(const Options& options) {
     for (int level : {options.level, options.publisher_level})
         if (level != 4 && level != 5) wrong_usage("a level is 4 or 5");
     if (options.properties && options.publisher_level < 5) wrong_usage("--properties needs publishers at level 5");
+    if (options.expiry && options.publisher_level < 5) wrong_usage("--expiry needs publishers at level 5");
+    if (options.expiry && options.properties > 3) wrong_usage("--expiry goes with at most three --properties");
     if (options.level == 5 && options.mode != "flow") wrong_usage("only the mode flow has level 5");
 }
 

@@ -28,6 +28,7 @@ struct Options {
     int level = 4;
     int publisher_level = -1;
     int properties = 0;
+    int expiry = 0;
     int qos = 0;
     int subscribe_qos = -1;
     int window = 100;

@@ -72,10 +72,16 @@ inline Bytes unsubscribe_packet(uint16_t id, const std::string& filter) {
     return packet(UNSUBSCRIBE << 4 | 2, body);
 }
 
-// The properties of a PUBLISH with their length, as that level has them.
-inline Bytes property_list(int level, int user_properties) {
+constexpr size_t INTERVAL_AT = 2;  // the message expiry interval in a property list of less than 128 bytes
+
+// The properties of a PUBLISH with their length, as that level has them; `expiry` 0: it does not expire.
+inline Bytes property_list(int level, int user_properties, uint32_t expiry) {
     if (level < 5) return {};
     Bytes body;
+    if (expiry) {
+        body.push_back(0x02);
+        for (int shift = 24; shift >= 0; shift -= 8) body.push_back(static_cast<uint8_t>(expiry >> shift));
+    }
     for (int number = 0; number < user_properties; ++number) {
         body.push_back(0x26);
         put_text(body, "name-" + std::to_string(number));

@@ -13,7 +13,7 @@ std::string numbered(char letter, int number) {
 }  // namespace
 
 Plan::Plan(const Options& options) : options_(options) {
-    properties = property_list(options_.publisher_level, options_.properties);
+    properties = property_list(options_.publisher_level, options_.properties, options_.expiry);
     make_streams();
     make_filters();
     for (uint32_t stream = 0; stream < streams.size(); ++stream)

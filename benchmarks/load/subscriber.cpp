@@ -10,7 +10,7 @@ Subscriber::Subscriber(const Options& options, const Plan& plan, const Pattern& 
       pattern_(pattern),
       group_(group),
       index_(index),
-      properties_(property_list(options.level, options.properties)),
+      properties_(property_list(options.level, options.properties, options.expiry)),
       next_(plan.streams.size(), 0),
       probed_(static_cast<size_t>(options.publishers), false) {
     for (uint32_t stream = 0; stream < next_.size(); ++stream)
@@ -59,6 +59,20 @@ void Subscriber::check_topic(const Stream& stream, uint32_t number, const uint8_
              static_cast<int>(length), reinterpret_cast<const char*>(topic));
 }
 
+void Subscriber::check_properties(const uint8_t* properties) const {
+    size_t at = 0, size = properties_.size();
+    bool is_right = true;
+    if (options_.expiry && size) {  // what a broker held a message for is taken off its interval
+        uint32_t left = 0;
+        for (size_t place = 0; place < 4; ++place) left = left << 8 | properties[INTERVAL_AT + place];
+        at = INTERVAL_AT + 4;
+        is_right = left && left <= static_cast<uint32_t>(options_.expiry) &&
+                   std::memcmp(properties, properties_.data(), INTERVAL_AT) == 0;
+    }
+    if (!is_right || std::memcmp(properties + at, properties_.data() + at, size - at) != 0)
+        fail("subscriber %d: a message came with other properties", index_);
+}
+
 const Stream* Subscriber::on_publish(
     uint8_t first, const uint8_t* body, size_t length, int64_t now, int64_t* delay) {
     size_t topic = length < 2 ? length : get16(body);
@@ -66,8 +80,7 @@ const Stream* Subscriber::on_publish(
     if (length != 2 + topic + (qos ? 2 : 0) + properties_.size() + options_.size)
         fail("subscriber %d: a PUBLISH of the wrong length: %zu", index_, length);
     const uint8_t* properties = acknowledge(first, body + 2 + topic);
-    if (std::memcmp(properties, properties_.data(), properties_.size()) != 0)
-        fail("subscriber %d: a message came with other properties", index_);
+    check_properties(properties);
     const uint8_t* payload = properties + properties_.size();
     Stamp stamp;
     std::memcpy(&stamp, payload, sizeof stamp);

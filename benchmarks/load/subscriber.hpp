@@ -29,6 +29,7 @@ class Subscriber {
 
     const uint8_t* acknowledge(uint8_t first, const uint8_t* at);
     void answer(Kind kind, const uint8_t* id);
+    void check_properties(const uint8_t* properties) const;
     void check_topic(const Stream& stream, uint32_t number, const uint8_t* topic, size_t length) const;
     void count_shared(uint32_t stream, uint32_t number);
     void catch_up(uint32_t stream);

@@ -58,13 +58,14 @@ def spoiled(spoil: Spoil, *, level: int = 4, in_turn: bool = False) -> Iterator[
         {"publishers": 3, "subscribers": 3, "level": 5, "properties": 2, "qos": "mixed"},
         {"level": 5, "properties": 2, "qos": 1, "durable": 1},
         {"publisher-level": 5, "properties": 2},
+        {"level": 5, "properties": 1, "expiry": 60, "qos": "mixed"},
         {"level": 5, "publisher-level": 4},
         {"publishers": 3, "subscribers": 4, "level": 5, "mapping": "shared", "qos": "mixed"},
         {"publishers": 3, "subscribers": 2, "mapping": "shared"},
     ],
     ids=[
         *("pairs", "fan-out", "wildcards", "mixed", "qos2", "16B", "300kB", "churn"),
-        *("level5", "level5-durable", "5-to-4", "4-to-5", "shared5", "shared4"),
+        *("level5", "level5-durable", "5-to-4", "expiry", "4-to-5", "shared5", "shared4"),
     ],
 )
 def test_a_node_delivers_all_that_is_published(port: int, arguments: dict[str, object]) -> None:
@@ -180,11 +181,22 @@ def other_property(packet: bytes) -> list[bytes]:
     return [packet[: place - 1] + b"X" + packet[place:]]
 
 
-def test_properties_that_change_are_told() -> None:
+def longer_interval(packet: bytes) -> list[bytes]:
+    """The message expires a second later than its publisher said."""
+    place = packet.index(b"\x02\0\0\0\x3c")
+    return [packet[:place] + b"\x02\0\0\0\x3d" + packet[place + 5 :]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expiry"), [(other_property, 0), (other_property, 60), (longer_interval, 60)]
+)
+def test_properties_that_change_are_told(
+    spoil: Callable[[bytes], list[bytes]], expiry: int
+) -> None:
     """They belong to the message."""
-    arguments = {"level": 5, "properties": 2, **FEW}
+    arguments = {"level": 5, "properties": 2, "expiry": expiry, **FEW}
     with (
-        spoiled(at(100, other_property), level=5) as port,
+        spoiled(at(100, spoil), level=5) as port,
         pytest.raises(RunFailed, match="came with other properties"),
     ):
         generator.run({"ports": port, **arguments})
