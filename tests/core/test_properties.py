@@ -394,15 +394,60 @@ def test_entries_with_a_packet_id_have_room_for_it() -> None:
         COMPILED.Run(data, [entry._replace(payload=entry.topic_end + 1)], clients=("",))
 
 
-def test_what_expires_is_for_others() -> None:
-    """A run does not age: such a message goes on by itself, from a client and on a link."""
-    expires = b"\x02\x00\x00\x00\x05" + USER
-    for core in CORES:
-        link = core.LinkReader(1000)
-        link.expected = 2
-        packet = stored(publish(b"a", b"1", 1, 1, properties=expires))
-        link.feed(packet)
-        assert (packet[0], packet[2:]) == link.step()
+EXPIRES = b"\x02\x00\x00\x00\x05"
+OVER = b"\x02\x00\x00\x00\x00"
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_expires_is_in_a_run(core: Any, qos: int) -> None:
+    """The run says so, whatever else its publishes have, and each has its own interval."""
+    lists = [USER, USER + EXPIRES, b"", b"\x01\x00\x03\0\1t\x09\0\1c" + EXPIRES]
+    run = a_run(core, *packets_of(lists, qos), level=5)
+    run.came = 5.0
+
+    assert lists == [run.properties(index) for index in range(run.count)]
+    assert run.expires
+    parts = [run.select([0, 2]), *run.cut(2), run.without_properties()]
+    assert [False, True, True, False] == [part.expires for part in parts]
+    assert {5.0} == {part.came for part in parts}
+
+
+@both
+def test_what_expires_on_a_link_is_in_a_run(core: Any) -> None:
+    link = core.LinkReader(1000)
+    link.expected = 2
+    for listed in (EXPIRES, USER + EXPIRES):
+        link.feed(stored(publish(b"a", b"1", 1, 1, properties=listed)))
+    run = link.step()
+    assert (2, True) == (run.count, run.expires)
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_has_expired_is_for_others(core: Any, qos: int) -> None:
+    """No client gets it: it goes on by itself, from a client and on a link."""
+    packet = publish(b"a", b"1", qos, 1, properties=USER + OVER)
+    assert (packet[0], packet[2:]) == a_client(core, level=5).step(packet)
+    link = core.LinkReader(1000)
+    link.expected = 2
+    link.feed(stored(packet))
+    assert (stored(packet)[0], packet[2:]) == link.step()
+
+
+@both
+def test_what_expires_does_not_wait_behind_a_window(core: Any) -> None:
+    """It would not age there. Its session reads it from the journal, and all that follows."""
+    client = a_client(core, level=5)
+    client.packet_writer.open_window(2, 2**40)
+    client.subscribe("a/#", 1)
+    run = a_run(core, *packets_of([EXPIRES] * 4, 1), level=5)
+    run.first = 10
+
+    assert [(client.session, 2), (client.session, 3)] == client.router.fan_out(run, "part")
+    assert (2, 0) == (client.packet_writer.in_flight, client.packet_writer.waiting)
+    assert not client.packet_writer.deliver(b"a", b"1", 1, 65, "part", 14, EXPIRES)
+    assert client.packet_writer.deliver(b"a", b"1", 1, 65, "part", 14, USER)
 
 
 @both

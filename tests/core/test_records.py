@@ -243,6 +243,17 @@ def test_matching_records_are_a_run(
 
 
 @both
+def test_what_expires_is_read_by_itself(core: Any) -> None:
+    """A journal knows its age, and a run does not."""
+    messages = [Message("a", b"1", 1), Message("a", b"2", 1, properties=b"\2\0\0\0\5")]
+    records = records_of(core, (1, body_of(*messages), 2))
+    run, reached = records.run(["#"], 0, 2, most=9, room=999)
+
+    assert (1, 1) == (run.count, reached)
+    assert (None, 1) == records.run(["#"], 1, 2, most=9, room=999)
+
+
+@both
 def test_packets_of_another_node_are_records(core: Any) -> None:
     """Nobody says who published them."""
     messages = [Message("a", b"1", 1), Message("b", b"2", 2, True, properties=b"\x01\x01")]

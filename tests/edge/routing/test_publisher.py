@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from unittest.mock import patch
 
 import pytest
 
@@ -21,11 +22,11 @@ from tests.support.recorders import (
     payloads,
     take,
 )
-from txbroker.core import Router
+from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
 from txbroker.edge.routing.outbox_manager import OutboxManager
-from txbroker.edge.routing.publication import InDoubt, Publication
+from txbroker.edge.routing.publication import InDoubt, Item, Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
@@ -35,6 +36,7 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Puback, Publish
+from txbroker.mqtt.wire.property_list import property_list
 
 LIMIT = 4 * 1024 * 1024
 KEY: MarkKey = ("edge", 1, "", 1)
@@ -446,3 +448,66 @@ def test_message_ages_while_it_waits(qos: int) -> None:
         bench.connect("")
         assert 0 == publication.message.expiry
     assert [("", "1")] * (1 + qos) == publishes(bench.events)
+
+
+def expiring_run(session: Session, count: int = 2, qos: int = 1) -> Run:
+    """A client's publishes to x with an interval of 10 s."""
+    router = Router(lambda: None)
+    packet_writer = router.make_packet_writer()
+    reader = router.make_packet_reader(packet_writer, 1000)
+    flows = session.receiver.plain
+    reader.open(session, session.client_id, flows, clean=True, level=5)
+    reader.takes_qos12 = True
+    for number in range(1, count + 1):
+        listed = property_list(b"\2\0\0\0\x0a")
+        packet_id = number.to_bytes(2) if qos else b""
+        body = b"\0\1x" + packet_id + listed + b"%d" % number
+        reader.feed(bytes((0x30 | qos << 1, len(body))) + body)
+    assert reader.step() is None
+    run = reader.qos12 if qos else reader.qos0
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.9, [10, 10]), (3.5, [7, 7]), (20.0, [0, 0])])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_run_ages_while_it_waits(qos: int, seconds: float, left: list[int]) -> None:
+    """After less than a second all of the interval is left, and the run stays one."""
+    bench = Bench()
+    port = bench.connect("")
+    port.credit = False
+    session, _ = client()
+    bench.publisher.publish_run(expiring_run(session, qos=qos))
+    bench.clock.advance(seconds)
+    port.credit = True
+    sent: list[Item] = []
+    with (
+        patch.object(port, "publish", sent.append),
+        patch.object(port, "publish_run", sent.append),
+    ):
+        bench.publisher.flush(bench.route(""))
+
+    assert (1 if seconds < 1 else 2) == len(sent)
+    publications = [
+        one if isinstance(one, Publication) else Publication(one.message(index))
+        for one in sent
+        for index in range(one.count)
+    ]
+    assert left == [publication.message.expiry for publication in publications]
+
+
+def test_run_in_doubt_ages_from_its_arrival() -> None:
+    """The link breaks under it, and it is sent again by another one."""
+    bench = Bench()
+    bench.connect("")
+    session, _ = client()
+    bench.publisher.publish_run(expiring_run(session))
+    bench.clock.advance(3.5)
+    bench.lose("")
+    port = OwnerRecorder(bench.events, "")
+    sent: list[Publication] = []
+    with patch.object(port, "publish", sent.append):
+        bench.route("").connect(port, StreamPosition(epoch=1, offset=0))
+        bench.publisher.on_marks(bench.route(""), {KEY: 0})
+
+    assert [7, 7] == [publication.message.expiry for publication in sent]

@@ -99,6 +99,7 @@ cdef extern from "native/property_list.hpp" namespace "txbroker" nogil:
     const Byte LISTED_LEVEL
     Byte unlisted(Byte first)
     cbool is_stored_publish(Byte first)
+    cbool has_expiry(const Byte* at, size_t size)
 
     enum Form "txbroker::Form":
         LEVEL_4 "txbroker::Form::LEVEL_4"
@@ -157,6 +158,7 @@ cdef extern from "native/packets.hpp" namespace "txbroker" nogil:
         Listed listed
         const NativeBailiwick* bailiwick
         cbool leaves_text
+        cbool leaves_expiring
         void add(const Publish& one, Byte first, const Byte* data, size_t at) except +
         void unmark(const char* data, char* copy)
 
@@ -226,6 +228,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         cbool is_again
         uint32_t size
         PyObject* owner
+        cbool expires()
         size_t packet_size()
         size_t head_size()
         size_t put_head(char* start)

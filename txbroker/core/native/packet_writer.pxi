@@ -340,7 +340,7 @@ cdef class PacketWriter:
             self.router.fills += window.fills - fills
             self.note_output()
             return True
-        return self.wait(content, part, offset)
+        return not content.expires() and self.wait(content, part, offset)
 
     cdef bint wait(self, const Content& content, uint32_t part, int64_t offset) except -1:
         """Put it at the end of the queue; False: there is no room."""

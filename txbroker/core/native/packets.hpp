@@ -135,6 +135,7 @@ public:
     Listed listed;
     const Bailiwick* bailiwick = nullptr;  // without, any topic will do
     bool leaves_text = false;  // what says that it is UTF-8 is checked by others
+    bool leaves_expiring = false;  // what expires goes by itself
 
     Gathered() {
         if (spare_.empty()) return;
@@ -168,7 +169,8 @@ public:
     bool is_list(const Byte* properties, size_t size) {
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
         Traits traits;
-        if (!are_plain(properties, size, traits) || traits.expires) return false;
+        if (!are_plain(properties, size, traits) || traits.is_over) return false;
+        if (leaves_expiring && traits.expires) return false;
         if (traits.count > MOST_PROPERTIES) return false;
         if (leaves_text && traits.is_text) return false;
         last_list_ = properties;

@@ -44,7 +44,8 @@ inline bool pass_text(const Byte*& at, const Byte* end) {
 
 // The properties of a list that its owner may have to act upon.
 struct Traits {
-    bool expires = false;  // there is a message expiry interval
+    bool expires = false;  // there is a message expiry interval,
+    bool is_over = false;  // and it is 0
     bool is_text = false;  // the payload is UTF-8, as the payload format indicator says
     size_t count = 0;      // of properties
 };
@@ -67,8 +68,9 @@ inline bool are_plain(const Byte* at, size_t size, Traits& traits) {
             break;
         case 0x02:  // message expiry interval
             if (end - at < 4) return false;
-            at += 4;
             traits.expires = true;
+            traits.is_over = !(at[0] | at[1] | at[2] | at[3]);
+            at += 4;
             break;
         case 0x03:  // content type
             if (!pass_text(at, end)) return false;
@@ -86,6 +88,23 @@ inline bool are_plain(const Byte* at, size_t size, Traits& traits) {
         }
     }
     return true;
+}
+
+// Whether legal properties have a message expiry interval.
+inline bool has_expiry(const Byte* at, size_t size) {
+    const Byte* const end = at + size;
+    while (at < end) {
+        switch (*at++) {
+        case 0x01: ++at; break;
+        case 0x02: return true;
+        case USER_PROPERTY:
+            if (!pass_binary(at, end)) return false;
+            [[fallthrough]];
+        default:
+            if (!pass_binary(at, end)) return false;
+        }
+    }
+    return false;
 }
 
 // The list that begins at `at`, which is where the list ends afterwards; where its properties begin.

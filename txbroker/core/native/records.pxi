@@ -87,6 +87,7 @@ cdef class StoredRecords:
         cdef bytes data
         cdef char* copy
         cdef Byte first
+        gathered.leaves_expiring = True
         self.find_places(list(filters), after, most + 1, places)
         for index in range(places.size()):
             one = self.data.packet(places[index])

@@ -28,6 +28,7 @@ cdef class Run:
     cdef public Flows flows
     cdef public PacketWriter packet_writer
     cdef public object offsets
+    cdef public object came
     cdef public int64_t first
     cdef public uint32_t serial
     cdef public int qos
@@ -109,6 +110,20 @@ cdef class Run:
     def has_properties(self):
         """As in the reference."""
         return self.listed > 0
+
+    @property
+    def expires(self):
+        """As in the reference."""
+        cdef size_t index
+        cdef const Entry* one
+        if self.listed:
+            for index in range(self.entries_.size()):
+                one = &self.entries_[index]
+                if has_expiry(
+                    <const Byte*>self.bytes_at(one.properties()), one.payload - one.properties()
+                ):
+                    return True
+        return False
 
     @property
     def is_qos1(self):
@@ -333,6 +348,7 @@ cdef class Run:
         run.epoch = self.epoch
         run.first = self.first
         run.offsets = self.offsets
+        run.came = self.came
         return run
 
     def without_properties(self):

@@ -49,6 +49,10 @@ struct Content {
     size_t remaining() const {
         return 2 + topic_size + (qos ? 2 : 0) + list_size() + payload_size;
     }
+    // What expires must not wait here, where it does not age.
+    bool expires() const {
+        return has_expiry(reinterpret_cast<const Byte*>(properties), properties_size);
+    }
     size_t packet_size() const { return 1 + length_size(remaining()) + remaining(); }
     size_t head_size() const { return packet_size() - payload_size; }
 

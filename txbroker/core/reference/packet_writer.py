@@ -30,6 +30,7 @@ from txbroker.core.reference.aliases import GROWTH, Aliases
 from txbroker.core.reference.packets import publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD
+from txbroker.mqtt.wire.message_expiry import expiry_of
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL, property_list
 
 HIGH_MARK = 256 * 1024
@@ -263,6 +264,7 @@ class PacketWriter:
         """
         Send or queue a live QoS 1/2 message; return False if the queue has no room.
 
+        A message that expires is not queued either: a queue does not age its messages.
         A message that the client cannot accept counts as sent [MQTT-3.1.2-25].
         """
         waiting = self._packet(topic, payload, qos, size, retain, part, offset, properties)
@@ -271,7 +273,7 @@ class PacketWriter:
         if not (self._first or self._queue) and self._can_launch:
             self._launch(waiting)
             return True
-        if not self.queue_has_room:
+        if not self.queue_has_room or expiry_of(properties) is not None:
             return False
         self._wait(waiting)
         return True

@@ -93,14 +93,15 @@ def plain_publish(
     form: Form = Form.LEVEL_4,
     *,
     leaves_text: bool = False,
+    leaves_expiring: bool = False,
 ) -> Entry | None:
     """
     Return the positions in a PUBLISH of this form that begins at `start` of a run, or None.
 
     None leaves the packet to the decoder. The packet is then malformed or illegal, has RETAIN, or
-    has a list that is not plain or too long. Or it expires: a run does not age. Or its topic begins
-    with `$`, or is outside the link scope `bailiwick`. `leaves_text`: or the packet says that its
-    payload is UTF-8.
+    has a list that is not plain or too long. Or it has expired. Or its topic begins with `$`, or is
+    outside the link scope `bailiwick`. `leaves_text`: or the packet says that its payload is UTF-8.
+    `leaves_expiring`: or it will expire.
     """
     qos = first_byte >> 1 & 3
     if first_byte & RETAIN or qos == 3 or (first_byte & DUP and not qos) or len(body) < 2:
@@ -117,7 +118,10 @@ def plain_publish(
         if found is None:
             return None
         properties = body[slice(*found)]
-        if expiry_of(properties) is not None or are_many(properties):
+        expiry = expiry_of(properties)
+        if expiry == 0 or are_many(properties):
+            return None
+        if leaves_expiring and expiry is not None:
             return None
         if leaves_text and is_text(properties):
             return None

@@ -137,7 +137,7 @@ class StoredRecords:
         Return the matching records above `after` as a run, and the offset up to which it has all.
 
         The run has QoS 1 alone, at most `most` records, and `room` bytes before the last one. The
-        run ends at `through`, and before a record that is not plain (`plain_publish`).
+        run ends at `through`, and before a record that expires or is not plain (`plain_publish`).
         """
         data, size = bytearray(), 0
         entries: list[Entry] = []
@@ -150,7 +150,7 @@ class StoredRecords:
             packet = packet_at(self._packets, at)
             body = bytes(self._packets[packet.topic - 2 : packet.end])
             first_byte = self._packets[at] & ~DUP
-            one = plain_publish(first_byte, body, 0, None, Form.STORED)
+            one = plain_publish(first_byte, body, 0, None, Form.STORED, leaves_expiring=True)
             if one is None or qos != 1 or len(entries) == most or (entries and size >= room):
                 reached = offset - 1
                 break

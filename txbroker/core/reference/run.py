@@ -10,6 +10,7 @@ from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry, publish_head
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.message import OVERHEAD, Message
+from txbroker.mqtt.wire.message_expiry import expiry_of
 from txbroker.mqtt.wire.property_list import LISTED
 
 
@@ -26,11 +27,13 @@ class Run:
     - `size`: the size in queues (`Message.size`).
     - `session`: the session of a client that is connected to this node. The session has its `flows`
       and the `packet_writer` of its connection. `serial` distinguishes the runs of a session.
+    - `came`: the time at which a run came that `expires`; None: it expires never, or waits nowhere.
     - `offsets`: the offsets in a journal; or `first`, if the others follow it (0: not in a
       journal).
     """
 
     __slots__ = (
+        "came",
         "clients",
         "data",
         "edge",
@@ -68,6 +71,7 @@ class Run:
         self.flows: Flows | None = None
         self.packet_writer: PacketWriter | None = None
         self.first = 0
+        self.came: float | None = None
         self.offsets: Sequence[int] | None = None
         self.size = sum(one.end - one.payload + one.topic_end - one.topic for one in entries)
         self.size += sum(one.payload - one.properties for one in entries)
@@ -82,6 +86,11 @@ class Run:
     def has_properties(self) -> bool:
         """True if any packet has a property list, which may be empty."""
         return any(one.has_list for one in self.entries)
+
+    @property
+    def expires(self) -> bool:
+        """True if a message has an expiry interval."""
+        return any(expiry_of(self.properties(index)) is not None for index in range(self.count))
 
     @property
     def is_qos1(self) -> bool:
@@ -203,5 +212,5 @@ class Run:
             serial=self.serial,
         )
         run.flows, run.packet_writer = self.flows, self.packet_writer
-        run.first, run.offsets = self.first, self.offsets
+        run.first, run.offsets, run.came = self.first, self.offsets, self.came
         return run

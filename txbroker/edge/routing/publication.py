@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import repeat
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
@@ -103,12 +103,15 @@ class Publication:
         return self.session
 
 
+UNAGED: Final = 1.0
+"""Seconds for which a run may wait as it is: what is left of an interval is rounded up."""
+
 Item = Publication | Run
 """An item for an owner: one publish, or many of one client, all of QoS 0 or none."""
 
 
 def unfold(items: Iterable[Item]) -> list[Publication]:
-    """Split items into single publishes: from here on each is answered by itself."""
+    """Split items into single publishes: from here on each is answered, and ages, by itself."""
     found: list[Publication] = []
     for item in items:
         if isinstance(item, Publication):
@@ -117,9 +120,13 @@ def unfold(items: Iterable[Item]) -> list[Publication]:
         messages = [item.message(index) for index in range(item.count)]
         if item.qos:
             flows = item.session.receiver.adopt(item)
-            found += map(Publication, messages, repeat(item.session), flows)
+            publications = list(map(Publication, messages, repeat(item.session), flows))
         else:
-            found += map(Publication, messages, repeat(item.session))
+            publications = list(map(Publication, messages, repeat(item.session)))
+        if item.came is not None:
+            for publication in publications:
+                publication.begin(item.came)
+        found += publications
     return found
 
 

@@ -97,6 +97,8 @@ class Publisher:
 
     def publish_run(self, run: Run) -> None:
         """Publish many packets of one client, in order."""
+        if run.has_properties and run.expires:
+            run.came = self._now()
         if self._pass_on is not None and self._pass_on(run):
             return
         for route, part in self._zones.split(run):

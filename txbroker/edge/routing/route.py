@@ -17,7 +17,7 @@ from txbroker.core import Sender
 from txbroker.edge.routing.cut_map import CutChanges, CutMap
 from txbroker.edge.routing.owner_interest import OwnerInterest
 from txbroker.edge.routing.owner_port import OwnerPort
-from txbroker.edge.routing.publication import Item, Publication
+from txbroker.edge.routing.publication import UNAGED, Item, Publication, unfold
 from txbroker.edge.routing.publish_queue import PublishQueue, WaitingBytes
 from txbroker.edge.routing.route_state import (
     CONNECTED,
@@ -218,6 +218,9 @@ class Route:
             item = queue.next_waiting()
             if isinstance(item, Publication):
                 item.age(now)
+            elif item.came is not None and now - item.came >= UNAGED:
+                queue.wait_first(unfold((item,)))
+                continue
             self.send(item)
 
     # from the resolver

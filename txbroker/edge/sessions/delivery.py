@@ -343,7 +343,7 @@ class Delivery:
         if any(not s.qos or part.zone in s.pending or s.is_held for s in subscriptions):
             return False
         those = run if len(indices) == run.count else run.select(indices)
-        if not those.is_qos1:
+        if not those.is_qos1 or those.expires:
             return False
         count = min(those.count, sender.run_room)
         if count:

@@ -63,8 +63,6 @@ class CleanSender(BaseSender):
         packet_writer, message = self.sink.packet_writer, entry.message
         assert message is not None
         topic = message.topic.encode()
-        if entry.place is not None and self._would_wait(message):
-            return False
         if entry.place is not None:
             part, offset = entry.place
             is_given = packet_writer.deliver(
