@@ -263,6 +263,20 @@ def test_parts_of_a_run_know_where_they_lie(core: Any) -> None:
 
 
 @both
+def test_messages_that_follow_one_another_need_no_list_of_offsets(core: Any) -> None:
+    """A run that is cut for members of a group has one range of places still."""
+    run = a_run(core, *[publish(b"t", b"", 1, n + 1) for n in range(5)])
+    run.first = 10
+
+    parts = [*run.cut(2), run.select([1, 2, 3])]
+    assert [(10, None), (12, None), (11, None)] == [(part.first, part.offsets) for part in parts]
+    assert [[(10, 2)], [(12, 3)], [(11, 3)]] == [part.ranges() for part in parts]
+    for chosen in ([0, 2, 1, 3], [3, 2], [1, 3]):
+        part = run.select(chosen)
+        assert [10 + index for index in chosen] == list(part.offsets)
+
+
+@both
 def test_a_run_can_be_made_of_entries(core: Any) -> None:
     run = a_run(core, *[publish(b"t%d" % n, b"p%d" % n, 1, n + 1) for n in range(5)])
     again = core.Run(run.data, run.entries[1:3], clients=("c",), places=[0, 0], edge="e", serial=7)

@@ -157,7 +157,7 @@ class World:
             (run.offsets and list(run.offsets), [run.offset(n) for n in range(run.count)]),
             (run.ranges(), run.last, run.client_id),
             [(run.message(n).payload, run.message(n).properties) for n in range(run.count)],
-            (run.has_properties, self._look_at_plain(run.without_properties())),
+            (run.has_properties, run.expires, self._look_at_plain(run.without_properties())),
         )
 
     def _look_at_plain(self, run: Any) -> Any:

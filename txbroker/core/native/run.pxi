@@ -304,7 +304,14 @@ cdef class Run:
 
     def cut(self, size_t count):
         """So many at its beginning, and the rest."""
-        return self.select(range(count)), self.select(range(count, self.entries_.size()))
+        cdef vector[uint32_t] first, rest
+        cdef uint32_t index
+        for index in range(<uint32_t>self.entries_.size()):
+            if index < count:
+                first.push_back(index)
+            else:
+                rest.push_back(index)
+        return self.selected(first), self.selected(rest)
 
     def select(self, indices):
         """Some of them, at least one, in this order."""
@@ -330,8 +337,12 @@ cdef class Run:
         run = self.remade(self.data, entries, listed)
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]
-        if self.first or self.offsets is not None:
-            run.first, run.offsets = 0, [self.offset(index) for index in chosen]
+        if self.offsets is not None:
+            run.offsets = [self.offset(index) for index in chosen]
+        elif self.first and follow(chosen):
+            run.first = self.first + chosen[0]
+        elif self.first:
+            run.first, run.offsets = 0, [self.first + index for index in chosen]
         return run
 
     cdef Run remade(self, bytes data, const vector[Entry]& entries, const Listed& listed):
@@ -361,6 +372,15 @@ cdef class Run:
         return self.remade(
             self.data_without_lists, self.without_lists.moved(self.entries_), none
         )
+
+
+cdef bint follow(const vector[uint32_t]& chosen) noexcept:
+    """Whether each one is the next one's predecessor."""
+    cdef size_t index
+    for index in range(1, chosen.size()):
+        if chosen[index] != chosen[index - 1] + 1:
+            return False
+    return True
 
 
 cdef Listed listed_in(const vector[Entry]& entries):

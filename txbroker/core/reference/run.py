@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from txbroker.core.reference.flows import Flows
@@ -197,8 +198,12 @@ class Run:
         run = self._remade(self.data, [self.entries[index] for index in chosen])
         if self.places is not None:
             run.places = [self.places[index] for index in chosen]
-        if self.first or self.offsets is not None:
-            run.first, run.offsets = 0, [self.offset(index) for index in chosen]
+        if self.offsets is not None:
+            run.offsets = [self.offset(index) for index in chosen]
+        elif self.first and all(after == before + 1 for before, after in pairwise(chosen)):
+            run.first = self.first + chosen[0]
+        elif self.first:
+            run.first, run.offsets = 0, [self.first + index for index in chosen]
         return run
 
     def _remade(self, data: bytes, entries: list[Entry]) -> Run:
