@@ -64,6 +64,33 @@ def test_older_epoch_does_not_lower_what_was_seen() -> None:
     assert table.epoch_of("garage") == 5
 
 
+def test_epochs_that_come_back_with_a_zone_lower_none() -> None:
+    """The child knows a zone below it from before: the next grant would use an epoch again."""
+    table = table_of(cut("house"))
+    table.store_cuts_below("house", 1, [cut("house/attic", 9)])
+    table.release("house", DelegationState(epochs={"house/attic": 4}))
+
+    assert table.epoch_of("house/attic") == 9
+
+
+@pytest.mark.parametrize("apex", ["house", "house/attic"])
+def test_a_cut_that_a_node_made_itself_is_not_replaced_by_what_it_is_told(apex: str) -> None:
+    """A living child's zone would go to whom the parent names."""
+    table = table_of(cut("house", 3))
+    table.recall([cut(apex, 8, node="other"), cut("shed", 2)])
+
+    assert (table.lookup(f"{apex}/x"), table.lookup("shed")) == (cut("house", 3), cut("shed", 2))
+
+
+def test_a_cut_that_has_ended_since_is_not_recalled() -> None:
+    """The parent's word is older than the end: the zone would have two owners."""
+    table = table_of(cut("house", 3))
+    table.release("house", DelegationState())
+    table.recall([cut("house", 3)])
+
+    assert table.lookup("house/x") is None
+
+
 def test_state_brings_the_table_back() -> None:
     """A restart knows the delegations and the epochs of zones that nobody holds now."""
     table = table_of(cut("garage", 4), cut("house"))

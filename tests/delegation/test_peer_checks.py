@@ -35,6 +35,7 @@ from txbroker.edge.sessions.session_format import check_move
 from txbroker.model.epoch_transition import END, FOREVER, EpochTransition
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId, LogPosition
+from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.rpc.zone_convert import checked_snapshot
 from txbroker.v1 import control_pb2, directory_pb2, link_pb2, state_pb2, types_pb2
 
@@ -154,18 +155,30 @@ def test_topics_and_filters_have_few_levels() -> None:
         check_filters([f"{deep[:-2]}/#"])
 
 
+def edge_interest(edge: str = "e", *filters: str) -> control_pb2.Snapshot:
+    return control_pb2.Snapshot(
+        interests=[control_pb2.EdgeInterest(edge=edge, incarnation=1, filters=filters)]
+    )
+
+
 @pytest.mark.parametrize(
     "part",
     [
         control_pb2.Snapshot(retained=[control_pb2.Retained(topic="/".join("z" * 201))]),
         control_pb2.Snapshot(retained=[control_pb2.Retained(topic="other")]),
         control_pb2.Snapshot(retained=[control_pb2.Retained(topic="z/a", properties=b"\x23\0\1")]),
-        control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["/".join("+" * 201)])]),
-        control_pb2.Snapshot(interests=[control_pb2.EdgeInterest(filters=["z/#/z"])]),
+        control_pb2.Snapshot(retained=[control_pb2.Retained(topic="other", cleared=True)]),
+        control_pb2.Snapshot(delegations=[cut_to_wire(cut("other"))]),
+        control_pb2.Snapshot(delegations=[cut_to_wire(cut("z"))]),
+        edge_interest("", "z/#"),
+        edge_interest("e\n", "z/#"),
+        edge_interest("e", "/".join("+" * 201)),
+        edge_interest("e", "z/#/z"),
     ],
 )
 def test_a_snapshot_is_checked(part: control_pb2.Snapshot) -> None:
     """On its way to a child and back."""
+    checked_snapshot(edge_interest("e", "z/#"), "z")
     with pytest.raises(PeerError):
         checked_snapshot(part, "z")
 
