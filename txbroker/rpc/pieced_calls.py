@@ -273,6 +273,10 @@ class _Served:
 
     async def serve(self) -> None:
         peer = self._context.peer()
+        if not peer:
+            # The caller's time was over before the node came to this call: nobody hears an answer,
+            # and a count of a host without a name would never go down.
+            return
         self._said = await self._announcement()
         if not self._shared.callers.enter(peer):
             await self._refuse("the host has as many calls under way as one may have")
