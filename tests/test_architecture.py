@@ -50,7 +50,7 @@ IMPURE_FILES = frozenset({"txbroker.pipeline.planner.planned"})
 MAY_USE_PROTOBUF = (
     "link",
     "rpc",
-    "edge.sessions.session_store",
+    "edge.sessions.stored_positions",
     "edge.sessions.session_format",
     "edge.sessions.window_format",
     "journal.delivery_ledger",

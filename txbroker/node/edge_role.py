@@ -124,8 +124,7 @@ class EdgeRole:
 
     def checkpoint(self) -> None:
         """Make stream positions and outboxes durable, and send low-water marks to the owners."""
-        self.edge.cursors.checkpoint()
-        self.edge.low_water.send_marks()
+        self.edge.cursors.checkpoint(self.edge.low_water.send_marks)
         self.edge.outboxes.save()
 
     def record(self, transitions: Iterable[EpochTransition]) -> None:

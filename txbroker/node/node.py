@@ -141,7 +141,7 @@ class Node:
         await self._node_base.channels.close()
         if self._owner is not None:
             self._owner.holding.own_zone.beat()
-        self.edge.cursors.checkpoint()
+        self.edge.cursors.checkpoint_now()
         if self._owner is not None:
             self._owner.store.close()
         self._node_base.poller.close()

@@ -125,7 +125,7 @@ class Story:
                 session_store.save_all(session)
 
     def commit(self) -> None:
-        self.bench.edge.session_store.checkpoint(())
+        self.bench.edge.session_store.checkpoint_now({})
         self.bench.settle()
 
     # what must hold
@@ -163,7 +163,7 @@ def test_publish_of_a_successor_is_not_taken_for_one_of_the_session_before() -> 
     bench.edge.clients.delete(NAME)
     second = Client(bench, NAME, clean=False)
     first.session.receiver.on_accepted(flow)
-    bench.edge.session_store.checkpoint(())
+    bench.edge.session_store.checkpoint_now({})
     bench.settle()
     second.leave()
     bench.settle()

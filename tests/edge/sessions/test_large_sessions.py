@@ -56,7 +56,7 @@ def fill(bench: EdgeBench, *, filters: int, publishes: int) -> Client:
     bench.settle()
     for flow in list(client.session.open_publishes()):
         client.session.receiver.on_accepted(flow)
-    bench.edge.session_store.checkpoint(())
+    bench.edge.session_store.checkpoint_now({})
     bench.settle()
     return client
 
@@ -285,7 +285,7 @@ class Story:
         """All is written, and a start finds it."""
         for session in self.bench.edge.clients.sessions.values():
             self.bench.edge.session_store.save_all(session)  # else only when zones have confirmed
-        self.bench.edge.session_store.checkpoint(())
+        self.bench.edge.session_store.checkpoint_now({})
         self.bench.settle()
         sessions = self.bench.edge.clients.sessions
         assert {name: parts_of(session) for name, session in sessions.items()} == kept(self.bench)

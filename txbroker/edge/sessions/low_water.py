@@ -201,7 +201,7 @@ class LowWater:
     def _compute_marks(self) -> Iterator[None]:
         """Compute the offsets above which sessions need records, some sessions at a time."""
         # A session that is not behind needs records only above the durable positions.
-        self._seen = self._session_store.positions()
+        self._seen = self._session_store.stored.load()
         needed: set[JournalId] = set()
         holders: Holders = {}
         unloaded = self._timers.now() - UNLOADED_AFTER

@@ -81,7 +81,7 @@ class SessionCursors:
         Load the durable sessions after a start, with their clients away; `make` gives a new
         session.
         """
-        self.followed = self._session_store.positions()
+        self.followed = self._session_store.stored.load()
         return self._session_store.load(make)
 
     def on_connect(self, session: Session) -> None:
@@ -379,19 +379,19 @@ class SessionCursors:
 
     # from the node
 
-    def checkpoint(self) -> None:
-        """Persist one position per zone, once a second, for the sessions that are not behind."""
-        self._session_store.checkpoint(
-            (route.apex, route.position.epoch, route.position.offset)
-            for route in self._zones
-            if route.position is not None
-        )
+    def checkpoint(self, written: Callable[[], object] = lambda: None) -> None:
+        """Persist one position per zone in slices, once a second; then call `written`."""
+        self._session_store.checkpoint(self.followed_now(), written)
+
+    def checkpoint_now(self) -> None:
+        """Persist all positions and sessions in one turn, as the node ends."""
+        self._session_store.checkpoint_now(self.followed_now())
 
     def check(self) -> None:
         """State how far streams have come, and what each session keeps."""
         for route in self._zones:
             if route.position is not None and route.is_local:  # another owner may begin lower
-                kept = self._session_store.stored_position(route.part)
+                kept = self._session_store.stored.of(route.part)
                 ordered(self, 6, "kept <= position of the stream", kept, route.position.offset)
         for client_id, session in self._sessions.items():
             is_named = session.client_id == client_id

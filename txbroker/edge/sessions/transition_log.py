@@ -46,7 +46,7 @@ class TransitionLog:
             is_alone = not any(p.affects(transition.apex) for p in news if p is not transition)
             self._cursors.on_passage(transition, is_alone=is_alone)
         for transition in news:
-            self._session_store.store_transition(_name(transition))
+            self._session_store.stored.note_transition(_name(transition))
         _forget_oldest(self._known)
         return [transition.left.part for transition in news if transition.is_return]
 
@@ -75,7 +75,7 @@ class TransitionLog:
 
     def record_start(self, part: JournalId, *, is_return: bool) -> None:
         """Note that the part begins, or that its zone came back and the part ends."""
-        self._session_store.store_transition(_change(part, "ends" if is_return else "begins"))
+        self._session_store.stored.note_transition(_change(part, "ends" if is_return else "begins"))
 
     def record_return(self, part: JournalId, place: LogPosition) -> None:
         """
@@ -105,7 +105,7 @@ class TransitionLog:
             self._cursors.follow_part(session, part)
 
     def _has_gone_through(self, transition: EpochTransition) -> bool:
-        return self._session_store.has_gone_through(_name(transition))
+        return self._session_store.stored.has_gone_through(_name(transition))
 
 
 def _forget_oldest(known: dict[Any, Any]) -> None:
