@@ -139,6 +139,21 @@ def test_a_session_ends_with_its_last_member_once_all_nodes_have_reported() -> N
     assert world.excused == {b"1/0"}  # deleted
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_an_idle_group_outlives_its_durable_member_for_a_while(is_removed: bool) -> None:
+    """The edge of the member was removed: the session stayed until `session_limits.age`."""
+    world = World(1)
+    edge, other = joined(world, 0, "a1"), joined(world, 2, "c1")
+    for one in (other, edge):
+        one.cut()
+    assert world.sessions[GROUP].expiry is None
+    if is_removed:
+        world.removed.add(edge.name)
+    pass_seconds(world, int(group_coordinators.STALE) + 1)
+    assert set(world.coordinators._groups[GROUP].edges) == ({"c"} if is_removed else {"a", "c"})
+    assert world.sessions[GROUP].expiry == (group_coordinators.GRACE if is_removed else None)
+
+
 def test_a_session_waits_for_its_only_member_between_two_edges() -> None:
     """The edge that it leaves reports first."""
     world = World(1)

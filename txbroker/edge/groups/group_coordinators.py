@@ -186,6 +186,8 @@ class GroupCoordinators:
         if group.session is None and not group.has_members:
             if group.text not in self._edge.clients.sessions:
                 self._forget(group)
+            elif not group.awaits_member:
+                self._set_expiry(group)  # its last durable edge may have been removed
         else:
             self._begin(group)
 
@@ -325,7 +327,7 @@ class GroupCoordinators:
         self._told.discard(group.text)  # otherwise names of groups that came once stay for ever
 
     def _set_expiry(self, group: GroupCoordinator) -> None:
-        session = group.session
+        session = self._edge.clients.sessions.get(group.text)
         expiry = None if self._is_durable(group) else GRACE
         if session is not None and session.expiry != expiry:
             self._edge.clients.set_expiry(session, expiry)
