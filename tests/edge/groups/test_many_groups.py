@@ -203,6 +203,7 @@ class Owner:
         self.sent: list[str] = []
         self.events: list[str] = []
         self.asked: dict[str, Callable[[str, bool], None]] = {}
+        self.sessions: dict[str, Session] = {}
         self.counters = Counters()
         self.dirty: list[Any] = []
         self.is_due = False
@@ -212,7 +213,7 @@ class Owner:
                 Any,
                 SimpleNamespace(
                     counters=self.counters,
-                    clients=SimpleNamespace(sessions={}, delete=lambda _: None),
+                    clients=SimpleNamespace(sessions=self.sessions, delete=lambda _: None),
                 ),
             ),
             router=Router(lambda: None),
@@ -276,6 +277,28 @@ def test_sessions_of_many_groups_are_looked_up_in_line() -> None:
         owner.settle()
         assert len(owner.asked) <= AT_ONCE
     assert looked == GROUPS
+
+
+def test_look_ups_without_an_answer_delay_others_for_a_second() -> None:
+    """Groups of keepers that are away kept those of others in line."""
+    owner = Owner()
+    for text in GROUPS:
+        owner.report(text)
+    owner.settle()
+    owner.tested.beat()
+    owner.settle()
+    assert list(owner.asked) == GROUPS[: 2 * AT_ONCE]
+
+
+def test_a_session_that_is_here_is_not_looked_up_in_line() -> None:
+    """No other node is asked for it: groups of a node that is cut off go on."""
+    owner = Owner()
+    for text in GROUPS[:-1]:
+        owner.report(text)
+    owner.settle()
+    owner.sessions[GROUPS[-1]] = cast(Any, SimpleNamespace(expiry=group_coordinators.GRACE))
+    owner.report(GROUPS[-1])
+    assert list(owner.asked) == [*GROUPS[:AT_ONCE], GROUPS[-1]]
 
 
 def test_groups_that_ended_in_line_are_not_looked_up() -> None:

@@ -46,7 +46,7 @@ CROWD: Final = 100
 
 AT_ONCE: Final = 8
 """
-Groups whose sessions are looked up at the same time; the others wait in line.
+New groups whose sessions are looked up at the same time; the others wait in line.
 
 The look-ups of thousands of groups kept the calls to all keepers busy: CONNECTs took seconds, and
 clients of other nodes were refused.
@@ -93,6 +93,7 @@ class GroupCoordinators:
         self._groups: dict[str, GroupCoordinator] = {}
         self._connecting: set[str] = set()
         self._line: dict[str, None] = {}  # groups whose session has to be found or made
+        self._looked_up: set[str] = set()  # of those that connect: begun since the last second
         self._told: set[str] = set()
         self._changed: dict[GroupCoordinator, None] = {}
         # owners of the second's work, and of the line, in the slices
@@ -160,6 +161,9 @@ class GroupCoordinators:
         """
         if self._groups and self._has_absent_edge():
             self._reports_due_until = self._timers.now() + STALE
+        # Keepers that are away must not delay the groups of other keepers.
+        self._looked_up.clear()
+        self._go_on()
         if not self._slices.is_busy(self._round):
             self._slices.start(self._round, self._check_all())
 
@@ -223,29 +227,36 @@ class GroupCoordinators:
         )
 
     def _begin(self, group: GroupCoordinator) -> None:
-        """Find or make the group's session, in its turn."""
-        if group.session is None and group.text not in self._connecting:
+        """Find or make the group's session: at once if the session is here, or in its turn."""
+        if group.session is not None or group.text in self._connecting:
+            return
+        if group.text in self._edge.clients.sessions:
+            self._look_up(group)
+        else:
             self._line[group.text] = None
             self._go_on()
 
     def _go_on(self) -> None:
         """Look up the sessions of the groups that are next in the line."""
-        has_room = len(self._connecting) < AT_ONCE
+        has_room = len(self._looked_up) < AT_ONCE
         if self._line and has_room and not self._slices.is_busy(self._line_owner):
             self._slices.start(self._line_owner, self._look_up_next())
 
     def _look_up_next(self) -> Iterator[None]:
-        while self._line and len(self._connecting) < AT_ONCE:
+        while self._line and len(self._looked_up) < AT_ONCE:
             text = next(iter(self._line))
             del self._line[text]
             group = self._groups.get(text)
             if group is not None:
+                self._looked_up.add(text)
                 self._look_up(group)
             yield
 
     def _look_up(self, group: GroupCoordinator) -> None:
         text = group.text
-        if group.session is not None or self._is_leaving() or not group.has_members:
+        is_done = group.session is not None or text in self._connecting
+        if is_done or self._is_leaving() or not group.has_members:
+            self._looked_up.discard(text)
             return
         self._connecting.add(text)
         packet = Connect(
@@ -283,6 +294,7 @@ class GroupCoordinators:
 
     def _end_look_up(self, group: GroupCoordinator) -> None:
         self._connecting.discard(group.text)
+        self._looked_up.discard(group.text)
         self._go_on()
 
     def _confirm(self, group: GroupCoordinator, session: Session, pending: list[str]) -> None:
