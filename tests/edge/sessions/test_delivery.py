@@ -132,6 +132,30 @@ def test_a_group_takes_live_messages_in_one_run() -> None:
     assert (3, 3) == (session.places.behind[PART].offset, session.places.taken[PART])
 
 
+@pytest.mark.parametrize(("ahead", "in_runs", "in_flight"), [(4, [5, 6, 7], []), (5, [], [6, 7])])
+def test_a_group_that_has_caught_up_takes_what_follows_in_a_run(
+    ahead: int, in_runs: list[int], in_flight: list[int]
+) -> None:
+    """One by one it gets what the stream brings along with what the group has read."""
+    none: Any = None
+    watcher, sink = cast(Any, WatcherRecorder()), cast(Any, Coordinator(receive_maximum=9))
+    session = Session("$share/g/#", clean=False, limits=SessionLimits(), watcher=watcher)
+    router = Router(lambda: None)
+    target = router.make_target(session, Subscription("#", 2), router.make_packet_writer())
+    router.targets.add("#", "g", target)
+    session.add(target.subscription)
+    session.sender.attach(sink)
+    session.places.get_ahead(PART, ahead)
+    tested = Delivery(none, none, router, now=Clock().now, again=lambda: None)
+    run = read_run([Message("t", b"", 1)] * 3, 5)
+    tested.deliver_left(run, PART, [(session, index) for index in range(3)])
+
+    assert in_runs == [o for _, offsets in session.durable_sender.open_runs() for o in offsets]
+    flights = [entry.place for _, entry in session.durable_sender.flows()]
+    assert in_flight == [place.offset for place in flights if place is not None]
+    assert (7, {}) == (session.places.taken[PART], dict(session.places.ahead))
+
+
 class Ticking(Clock):
     """Time that passes with each look at it: a quarter of what QoS 0 may take in a turn."""
 

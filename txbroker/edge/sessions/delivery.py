@@ -337,7 +337,13 @@ class Delivery:
         The others stay in the journal, and none of them is decoded.
         """
         sender = session.sender
-        if not sender.takes_runs or not session.is_live(part):
+        if not sender.takes_runs:
+            return False
+        lead = session.places.ahead.get(part)
+        if lead is not None and lead < run.offset(indices[0]):
+            # Otherwise a whole run goes one by one each time that the group has caught up.
+            session.places.forget_ahead(part)
+        if not session.is_live(part):
             return False
         subscriptions = session.subscriptions.values()
         if any(not s.qos or part.zone in s.pending or s.is_held for s in subscriptions):
