@@ -159,16 +159,22 @@ class DataFolder:
             checked_file.save_text(self._file, text)
 
     def _reserve_space(self) -> None:
-        """Reserve the bytes of the next state, if the disk has room."""
+        """Reserve the bytes of the next state, if the disk has room; else keep the old reserve."""
+        had = 0
         try:
             wanted = max(_SMALLEST, 2 * self._file.stat().st_size)
-            if self._reserve.exists() and self._reserve.stat().st_size >= wanted:
-                return
-            with self._reserve.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, wanted)
+            had = self._reserve.stat().st_size if self._reserve.exists() else 0
+            if had < wanted:
+                fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, wanted)
+                finally:
+                    os.close(fd)
         except OSError:
-            with contextlib.suppress(OSError):
-                self._reserve.unlink(missing_ok=True)
+            # A start on a full disk needs what the old reserve holds.
+            if not had:
+                with contextlib.suppress(OSError):
+                    self._reserve.unlink(missing_ok=True)
 
     def _lock_folder(self) -> IO[str]:
         try:
