@@ -91,6 +91,7 @@ class JournalChunk:
     - `last`: the journal's last offset.
     - `rest`: the most bytes of the journal above `through`.
     - `is_closed`: no record will be appended.
+    - `is_named`: the records name their publishers.
     - `passages`: the epoch transitions that leave or enter the part within the scan.
     """
 
@@ -100,6 +101,7 @@ class JournalChunk:
     last: int = 0
     rest: int = 0
     is_closed: bool = False
+    is_named: bool = True
     passages: tuple[EpochTransition, ...] = ()
 
     def missed(self, after: int) -> int:

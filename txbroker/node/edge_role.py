@@ -91,7 +91,7 @@ class EdgeRole:
         self._worker = TurnWork(lambda: self.edge.work())
         self.edge = self._build_edge()
         node_base.sockets.wire_owners(Route.sender)
-        self.reader.wire(self.edge.zones)
+        self.reader.wire(self.edge.zones, self.edge.interests)
         self._dialer.wire(self.edge)
         self.members = self._build_members()
         self.directory_shell = self._build_directory_shell()

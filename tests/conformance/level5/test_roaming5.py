@@ -89,6 +89,23 @@ def test_options_follow(brokers5: Bench5) -> None:
     other.publish(brokers5.topic("kept"), b"", qos=1, retain=True)
 
 
+@level5_statement("MQTT-3.8.3-3")
+def test_no_local_holds_for_what_came_meanwhile(brokers5: Bench5) -> None:
+    """The will of a session that was away is its own; at the other node it stays out, too."""
+    watcher = brokers5.subscriber((brokers5.topic("own"), 1))
+    name = unique()
+    client = brokers5.client(name, expiry=60, will=brokers5.will("own", qos=1))
+    client.subscribe((brokers5.topic("own"), 1 | NO_LOCAL))
+    client.drop()
+    watcher.acknowledge(watcher.expect_publish(brokers5.topic("own")))
+    client = there(brokers5, name)
+    other = brokers5.publisher()
+    client.publish(brokers5.topic("own"), b"mine", qos=1)
+    other.publish(brokers5.topic("own"), b"1", qos=1)
+    client.acknowledge(client.expect_publish(brokers5.topic("own"), b"1"))
+    brokers5.silence(client, other)
+
+
 @level5_statement("MQTT-4.4.0-1", "MQTT-3.3.1-1", "MQTT-4.3.3-5", "MQTT-4.3.3-6")
 def test_deliveries_follow(brokers5: Bench5) -> None:
     """PUBLISH with DUP, or PUBREL, comes again at the other node with its identifier."""

@@ -16,7 +16,8 @@ from txbroker.core import Router, StoredRecords
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.journal_read_cache import ReadFailure
-from txbroker.journal.history.journal_reader import JournalReader, _chunk, _Search
+from txbroker.journal.history.journal_reader import JournalReader, _Search
+from txbroker.journal.history.read_answers import chunk_of
 from txbroker.journal.store.record_format import encode_records
 from txbroker.journal.zone_journal import JournalChunk, Records
 from txbroker.model.errors import PeerError
@@ -57,14 +58,27 @@ def passage(apex: str, left: str, entered: str, epoch: int = 1) -> control_pb2.R
 
 def test_an_honest_answer_is_taken() -> None:
     assert [11, 20] == list(
-        _chunk(ASKED, reply(11, 20), known_epoch, float).records.stored.offsets()
+        chunk_of(ASKED, reply(11, 20), known_epoch, float).records.stored.offsets()
     )
-    assert 10 == _chunk(ASKED, reply(through=10), known_epoch, float).through
+    assert 10 == chunk_of(ASKED, reply(through=10), known_epoch, float).through
     for said in (passage("a/x", "a", "a/x"), passage("a/x", "a/x", "a"), passage("a", "", "a")):
-        assert 1 == len(_chunk(ASKED, said, known_epoch, float).passages)
+        assert 1 == len(chunk_of(ASKED, said, known_epoch, float).passages)
+
+
+def named(clients: list[str], client: list[int]) -> control_pb2.ReadReply:
+    """An answer of two records that names their publishers."""
+    said = reply(11, 12)
+    said.clients.extend(clients)
+    said.client.extend(client)
+    return said
 
 
 LIES = {
+    "a publisher too few": named(["c", "d"], [1]),
+    "a publisher that is not listed": named(["c", "d"], [1, 2]),
+    "more publishers than records": named(["c", "d", "e"], [0, 1]),
+    "a publisher beyond all numbers": named(["c", "d"], [1, 1 << 20]),
+    "a publisher of too long a name": named(["c" * 70_000, "d"], [0, 1]),
     "before": reply(10),
     "behind": reply(21),
     "backwards": reply(12, 11),
@@ -90,7 +104,7 @@ LIES = {
 def test_a_lie_is_no_answer(lie: str) -> None:
     """It ended the task that had asked, and the session waited for the answer for ever."""
     with pytest.raises(PeerError):
-        _chunk(ASKED, LIES[lie], known_epoch, float)
+        chunk_of(ASKED, LIES[lie], known_epoch, float)
 
 
 def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
@@ -110,7 +124,8 @@ def reader_of(table: DelegationTable, apex: str | None = None) -> JournalReader:
         route = zones.add(cut(apex))
         route.serve()
         route.learn_cuts({})
-    reader.wire(zones)
+    interests: Any = SimpleNamespace(wants_publishers=False)
+    reader.wire(zones, interests)
     return reader
 
 
@@ -141,12 +156,29 @@ def test_who_reads_no_properties_gets_records_without() -> None:
             zone="a", epoch=1, after=10, through=20, reads_properties=reads_properties
         )
         told = reader.answer(asked)
-        records = list(_chunk(asked, told, known_epoch, float).records)
+        records = list(chunk_of(asked, told, known_epoch, float).records)
         assert [b"1", b"2", b"3"] == [one.message.payload for one in records]
         wanted = [b"\x01\x01", b"", b""] if reads_properties else [b""] * 3
         assert wanted == [one.message.properties for one in records]
         kinds = [one.message.link_packet[0] >> 4 for one in records]
         assert ([15, 3, 15] if reads_properties else [3] * 3) == kinds
+
+
+@pytest.mark.parametrize("publishers", [("c", "d", "c"), ("c", "c", "c"), ("", "", "d")])
+def test_records_name_their_publishers_if_asked(publishers: tuple[str, ...]) -> None:
+    """A session that wants no local messages got its own, when it read them from another node."""
+    said = [Message("a/x", b"1", 1, client_id=client) for client in publishers]
+    reader = reader_of(DelegationTable("b"))
+    disk: Any = Disk(*said)
+    reader._data_directory = disk
+    for is_asked in (True, False):
+        asked = control_pb2.ReadRequest(
+            zone="a", epoch=1, after=10, through=20, publishers=is_asked
+        )
+        chunk = chunk_of(asked, reader.answer(asked), known_epoch, float)
+        wanted = publishers if is_asked else ("", "", "")
+        assert wanted == tuple(one.message.client_id for one in chunk.records)
+        assert is_asked == chunk.is_named
 
 
 @on_loop

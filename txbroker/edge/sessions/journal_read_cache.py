@@ -22,6 +22,7 @@ from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId
 from txbroker.model.timers import Timers
+from txbroker.mqtt.session.match import wants_publishers
 from txbroker.mqtt.session.session import Session
 
 SPAN = 4096
@@ -99,6 +100,9 @@ class JournalReadCache:
         None: the chunk is requested, and the session is woken when it is worth another look.
         """
         found = self._find(part, offset)
+        if found is not None and not found.is_named:
+            # Read when nobody here asked who the publishers are: a client would get its own.
+            found = None if wants_publishers(session.subscriptions.values()) else found
         if found is None and self._request(part, offset, session):
             found = self._find(part, offset)
         return found

@@ -24,14 +24,10 @@ from txbroker.model.reporter import Reporter
 from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys
 from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.match import wants_publishers
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Subscribe
-from txbroker.mqtt.wire.subscription_options import (
-    DELIVERY_BITS,
-    NO_LOCAL,
-    QOS_BITS,
-    retain_handling,
-)
+from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS, retain_handling
 from txbroker.runtime.deadlines import Deadlines
 
 
@@ -192,6 +188,7 @@ class Subscriptions:
             return False
         place, retained = answer
         subscription = _new(topic_filter, options, _identifier_of(packet))
+        self._note_options(subscription)  # its topics may be another node's later
         subscription.exclude(place.part, place.offset)
         session.add(subscription)
         session.on_subscriptions_changed()
@@ -254,7 +251,7 @@ class Subscriptions:
         return subscription
 
     def _note_options(self, subscription: Subscription) -> None:
-        if subscription.options & NO_LOCAL:
+        if wants_publishers((subscription,)):
             self._interests.wants_publishers = True
 
     def _drop(self, session: Session, topic_filter: str) -> None:

@@ -7,34 +7,33 @@ part goes to the zone's present owner first; an earlier owner may have the part 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 
 import attrs
 import grpc
 import grpc.aio
 
 from txbroker.authority.authority import Authority
-from txbroker.core import StoredRecords
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.node_grant import NodeGrant
-from txbroker.delegation.peer_checks import check_cut, check_passages, check_records
+from txbroker.delegation.peer_checks import (
+    check_cut,
+)
 from txbroker.delegation.state.lost_root import root_to_wire
 from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.journal_read_cache import SPAN, ReadFailure
-from txbroker.journal.store.record_format import to_batch
-from txbroker.journal.zone_journal import JournalChunk, Records
+from txbroker.journal.history.read_answers import chunk_of, reply_of
+from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.epoch_transition import END
-from txbroker.model.errors import PeerError, StoreError
+from txbroker.model.errors import PeerError
 from txbroker.model.log_position import JournalId
 from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.rpc.channels import Channels
 from txbroker.rpc.link_convert import cut_from_wire, cut_to_wire
 from txbroker.rpc.streams import describe
-from txbroker.rpc.zone_convert import passages_from_wire, passages_to_wire
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger
 from txbroker.v1 import control_pb2
@@ -42,9 +41,6 @@ from txbroker.v1 import control_pb2
 log = get_logger()
 
 Done = Callable[[JournalChunk | ReadFailure], None]
-
-_LISTED = (b"\xf2", b"\xf3", b"\xf4", b"\xf5")
-"""First bytes of stored QoS 1 and 2 packets with a property list; payloads may have them, too."""
 
 READ_TIMEOUT = 30.0
 """Seconds that a reply may take: one reply may carry a message of the largest size."""
@@ -77,11 +73,13 @@ class JournalReader:
         self._channels = channels
         self._tasks = tasks
         self._zones: ResolverCache | None = None
+        self._interests: Interests | None = None
         self._told: OrderedDict[JournalId, str] = OrderedDict()
 
-    def wire(self, zones: ResolverCache) -> None:
-        """Connect the resolver cache, which names each zone's owner."""
+    def wire(self, zones: ResolverCache, interests: Interests) -> None:
+        """Connect the resolver cache, which names each zone's owner, and the edge's interests."""
         self._zones = zones
+        self._interests = interests
 
     # from the sessions' catch-up (`ChunkReader`)
 
@@ -134,23 +132,7 @@ class JournalReader:
                 idle=self._authority is not None and not self._authority.serving,
                 unheard=self._is_unheard(part),
             )
-        offsets = found.records.stored.offsets()
-        packets = _packets(found.records, has_properties=request.reads_properties)
-        ages: Iterable[int] = ()
-        if any(first in packets for first in _LISTED):
-            ages = (round(found.records.age(offset) * 1000) for offset in offsets)
-        return control_pb2.ReadReply(
-            kept=True,
-            through=found.through,
-            first=found.first,
-            offsets=offsets,
-            packets=packets,
-            ages=ages,
-            last=found.last,
-            rest=found.rest,
-            closed=found.is_closed,
-            passages=passages_to_wire(found.passages),
-        )
+        return reply_of(found, request)
 
     # internal
 
@@ -159,6 +141,7 @@ class JournalReader:
         Ask the zone's own node first, then the nodes above: a part stays where its zone went back
         to.
         """
+        assert self._zones is not None and self._interests is not None
         request = control_pb2.ReadRequest(
             zone=part.zone,
             epoch=part.epoch,
@@ -166,8 +149,8 @@ class JournalReader:
             through=through,
             root=root_to_wire(self._node_grant.root),
             reads_properties=True,
+            publishers=self._interests.wants_publishers,
         )
-        assert self._zones is not None
         search = _Search(part, is_owner_known=self._zones.get(part.zone) is not None)
         search.is_cut_off = self._is_cut_off(part)
         search.is_unheard = self._is_unheard(part)
@@ -185,7 +168,7 @@ class JournalReader:
                 continue
             try:
                 if reply.kept:
-                    chunk = _chunk(request, reply, self._zones.epoch_of, self._now)
+                    chunk = chunk_of(request, reply, self._zones.epoch_of, self._now)
                     self._log_found(part)
                     done(chunk)
                     return
@@ -259,23 +242,6 @@ def _is_of(part: JournalId, cut: ZoneCut | None) -> bool:
     return cut is not None and (cut.apex, cut.epoch) == part
 
 
-def _ages(reply: control_pb2.ReadReply, now: Callable[[], float]) -> Callable[[int], float]:
-    """Return the age of each record: that of the answer, and the seconds since."""
-    if not reply.ages:
-        return lambda _: 0.0
-    came, offsets, ages = now(), list(reply.offsets), list(reply.ages)
-    return lambda offset: ages[bisect_left(offsets, offset)] / 1000 + now() - came
-
-
-def check_read(asked: control_pb2.ReadRequest, reply: control_pb2.ReadReply) -> None:
-    """Refuse an answer about other offsets than requested; raises `PeerError`."""
-    offsets = reply.offsets
-    if offsets and not asked.after < offsets[0] <= offsets[-1] <= asked.through:
-        raise PeerError("records that nobody has asked for")
-    if reply.through < asked.after or any(b <= a for a, b in pairwise(offsets)):
-        raise PeerError("records out of their order")
-
-
 class _Search:
     """
     A search for a part, with the answers so far.
@@ -338,44 +304,3 @@ class _Search:
                 self.is_open, self.reason = True, f"{cut.grpc}: a node below has the zone"
         elif reply.idle:
             self.is_open, self.reason = True, f"{cut.grpc}: the node serves no zone now"
-
-
-def _packets(records: Records, *, has_properties: bool) -> bytes:
-    """Return the PUBLISH packets of records; an older node would refuse those with a list."""
-    if has_properties:
-        return records.stored.packets()
-    return b"".join([one.message.without_properties().link_packet for one in records])
-
-
-def _chunk(
-    asked: control_pb2.ReadRequest,
-    reply: control_pb2.ReadReply,
-    known: Callable[[str], int],
-    now: Callable[[], float],
-) -> JournalChunk:
-    """
-    Return the records of an answer; raises `PeerError` for a dishonest answer.
-
-    `known`: returns the known epoch of a zone. The records age by the clock `now` from here on.
-    """
-    check_read(asked, reply)
-    if reply.ages and len(reply.ages) != len(reply.offsets):
-        raise PeerError("records of which some have no age")
-    stored = StoredRecords()
-    if reply.offsets:
-        try:
-            stored.add(*to_batch(reply.offsets, reply.packets))
-        except (ValueError, OverflowError, StoreError) as error:
-            raise PeerError(f"records that cannot be read: {error}") from error
-    check_records(asked.zone, stored)
-    transitions = passages_from_wire(reply.passages)
-    check_passages(asked.zone, transitions, known)
-    return JournalChunk(
-        records=Records(stored, _ages(reply, now)),
-        through=reply.through,
-        first=reply.first,
-        last=reply.last,
-        rest=reply.rest,
-        is_closed=reply.closed,
-        passages=transitions,
-    )

@@ -81,14 +81,24 @@ def encode_records(pieces: Sequence[Piece], marks: Mapping[MarkKey, int], node: 
     return b"".join((*parts, *packets))
 
 
-def to_batch(offsets: Sequence[int], packets: bytes) -> tuple[int, bytes, int, bytes]:
+def to_batch(
+    offsets: Sequence[int],
+    packets: bytes,
+    clients: Sequence[str] = (),
+    client: Sequence[int] = (),
+) -> tuple[int, bytes, int, bytes]:
     """
-    Return the arguments of `StoredRecords.add` for packets of unknown publishers.
+    Return the arguments of `StoredRecords.add` for packets whose edges are unknown.
 
     The offsets are in order, and the last is at most 65,535 above the first; raises
-    `OverflowError`.
+    `OverflowError`. `client` has for each packet an index of `clients`; without them the publishers
+    are unknown, too.
     """
-    body = b"".join((_HEAD.pack(0, 0, 1, 1), _text(""), _text(""), packets))
+    clients = clients or ("",)
+    parts = [_HEAD.pack(0, 0, 1, len(clients)), _text(""), *map(_text, clients)]
+    if len(clients) > 1:
+        parts.append(_little(array("H", client)).tobytes())
+    body = b"".join((*parts, packets))
     places = array("H", [offset - offsets[0] for offset in offsets])
     return offsets[0], body, len(offsets), _little(places).tobytes()
 

@@ -50,6 +50,11 @@ def match_of(found: Iterable[Subscription], *, is_own: bool) -> Match | None:
     return None if best is None else Match(best, tuple(identifiers), bool(options & AS_PUBLISHED))
 
 
+def wants_publishers(subscriptions: Iterable[Subscription]) -> bool:
+    """True if any of the subscriptions depends on who published a message."""
+    return any(subscription.options & NO_LOCAL for subscription in subscriptions)
+
+
 def rank(subscription: Subscription) -> tuple[bool, int]:
     """
     Return the sort key of a matching subscription: SUBACK sent before SUBACK due, then by QoS.
