@@ -176,6 +176,7 @@ class Cluster:
 
     `parents` names the parent of a node where it is not the owner of the deepest zone above. `keys`
     adds keys of the topology file to every node. `waiting` are nodes that `start` starts later.
+    True as `bare` leaves nodes as they run elsewhere: no checks of themselves, and no tap.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class Cluster:
         parents: Mapping[str, str] | None = None,
         waiting: tuple[str, ...] = (),
         keys: Mapping[str, Any] | None = None,
+        bare: bool = False,
     ) -> None:
         self.directory = directory / f"cluster{next(_numbers)}"
         self.zones = dict(zones)
@@ -200,6 +202,7 @@ class Cluster:
         self.documents: dict[str, dict[str, Any]] = {}
         self.allowed: set[str] = set()
         self._waiting = waiting
+        self._bare = bare
         self._parents = dict(parents or {})
         self._undo: list[Callable[[], object]] = []
         for name in zones:
@@ -231,7 +234,10 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         self.directory.mkdir(parents=True)
-        for context in (self.tap.attached(), self._counted_questions(), self._captured_log()):
+        contexts = [self._captured_log()]
+        if not self._bare:
+            contexts += [self.tap.attached(), self._counted_questions()]
+        for context in contexts:
             context.__enter__()
             self._undo.append(functools.partial(context.__exit__, None, None, None))
         try:
@@ -256,7 +262,7 @@ class Cluster:
         file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(self.documents[name]))
         (config,) = load_file(file)
-        with mock.patch.dict(os.environ, {VARIABLE: "1"}):
+        with mock.patch.dict(os.environ, {VARIABLE: "0" if self._bare else "1"}):
             node = Node(
                 config,
                 reactor,

@@ -1,0 +1,116 @@
+"""
+How much code a flow enters, end to end: real nodes, sockets and disks in one process.
+
+`pytest -s` prints a line for each flow. The bounds are those of warm flows. The walk with the fewest
+calls counts, so idle rounds of the event loop are in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, on_loop
+from tests.support.mqttclient import Client, until
+from tests.support.walks import HEAD, Walk, watched_threads
+
+ZONES = {"root": "", "a": "a", "b": "b", "e": None}
+
+WARM = 20
+"""Publishes before the first that counts: links are up, headers known, clients in the caches."""
+
+ROUNDS = 5
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """The thread that syncs is a part of the walk."""
+    with watched_threads():
+        yield
+
+
+def told(name: str, walk: Walk) -> None:
+    """Print the figures of a walk."""
+    print(f"\n{HEAD}\n{walk.row(name)}")
+
+
+async def walk_of_publish(publisher: Client, subscriber: Client) -> Walk:
+    """The shortest of some walks from PUBLISH to its PUBACK and its delivery."""
+    walks = []
+    for number in range(WARM + ROUNDS):
+        with Walk() as walk:
+            await publisher.publish("b/x", b"1", 1)
+            await subscriber.wait_for(number + 1)
+        walks.append(walk)
+    return min(walks[WARM:], key=lambda walk: walk.figures)
+
+
+@on_loop
+async def test_a_publish_over_two_hops_enters_few_files(tmp_path: Path) -> None:
+    """QoS 1: the publisher's node a, the owner b, the subscriber's node e, and PUBACK."""
+    async with Cluster(tmp_path, ZONES, bare=True) as cluster:
+        subscriber = await cluster.client("e")
+        await subscriber.subscribe(("b/#", 1))
+        walk = await walk_of_publish(await cluster.client("a"), subscriber)
+
+    told("PUBLISH over two hops", walk)
+    _, _, files, classes, across, callbacks = walk.figures
+    assert files <= 61, walk.describe()
+    assert classes <= 60, walk.describe()
+    assert across <= 233, walk.describe()
+    assert callbacks <= 11, walk.describe()
+
+
+@on_loop
+async def test_a_publish_on_its_owner_enters_few_files(tmp_path: Path) -> None:
+    """QoS 1 with both clients at the owner."""
+    async with Cluster(tmp_path, ZONES, bare=True) as cluster:
+        subscriber = await cluster.client("b")
+        await subscriber.subscribe(("b/#", 1))
+        walk = await walk_of_publish(await cluster.client("b"), subscriber)
+
+    told("PUBLISH at the owner", walk)
+    assert len(walk.files) <= 61, walk.describe()
+
+
+@on_loop
+async def test_a_subscribe_over_two_zones(tmp_path: Path) -> None:
+    """`+/y` at a pure edge without links: the map of the zones and two links begin with it."""
+    async with Cluster(tmp_path, ZONES, bare=True) as cluster:
+        client = await cluster.client("e")
+        with Walk() as walk:
+            await client.subscribe(("+/y", 1))
+
+    told("SUBSCRIBE over two zones", walk)
+    assert walk.files
+
+
+@on_loop
+async def test_a_session_that_roams(tmp_path: Path) -> None:
+    """CONNECT of a durable session at another node."""
+    async with Cluster(tmp_path, ZONES, bare=True) as cluster:
+        await until(lambda: all(node.members.is_settled for node in cluster.nodes.values()))
+        client = await cluster.client("a", "x", clean=False)
+        await client.subscribe(("b/#", 1))
+        await client.close()
+        with Walk() as walk:
+            client = await cluster.client("e", "x", clean=False)
+
+    told("CONNECT of a session that roams", walk)
+    assert client.session_present
+
+
+@on_loop
+async def test_a_child_that_joins(tmp_path: Path) -> None:
+    """Start, Join and handover of a zone that the parent served."""
+    async with Cluster(tmp_path, ZONES, waiting=("b",), bare=True) as cluster:
+        publisher = await cluster.client("a")
+        await publisher.publish("b/x", b"1", 1, retain=True)
+        with Walk() as walk:
+            await cluster.start("b")
+            await cluster.settled()
+
+    told("start of a child, Join, handover", walk)
+    assert walk.files
