@@ -17,7 +17,7 @@ READERS = {
     "node/control_plane.py": "the time of a backup",
     "node/node_base.py": "how old a backup is",
     "pipeline/archives/commits.py": "a job's archive, in no node",
-    "data/data_directory.py": "the time of records, and the note beside what was lived",
+    "storage/lived_time.py": "the time of records, and the note beside what was lived",
     "runtime/structured_log.py": "the time of a log line",
 }
 """Modules of txbroker, and what for."""

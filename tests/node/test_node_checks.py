@@ -135,7 +135,7 @@ PLANTS: dict[str, Plant] = {
         3, queue, lambda q: {"_queue": [(q.last + 1, None, None, 0, None)]}
     ),
     "durable before the sync": Plant(
-        3, store, lambda s: {"_durable": s._part.log.synced + 1, "_begun": 0}
+        3, store, lambda s: {"durable": s._part.log.synced + 1, "_begun": 0}
     ),
     "a checkpoint of what is to come": Plant(3, checkpoint, lambda c: {"offset": c._given + 1}),
     "a synced one likewise": Plant(3, checkpoint, lambda c: {"saved": c._given + 1}),

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock import Clock
-from txbroker.storage.lived_time import SECOND, LivedTime
-from txbroker.storage.record_ages import MOST_MARKS, STEP, RecordAges
+from txbroker.storage.lived_time import MOST_MARKS, SECOND, STEP, LivedTime, RecordAges
 
 
 class Table:

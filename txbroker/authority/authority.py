@@ -139,7 +139,7 @@ class Authority:
         Return False if some message must be refused or parked. `key`, `sequence`, `receipt`: see
         `publish`; `sequence` belongs to the last message.
         """
-        if not self.serving or not self._zone_scope.has(run):
+        if not self.serving or self.router.accepted_count(run, TAKEN) < run.count:
             return False
         if run.qos:
             self.append_run(run, key, sequence, receipt)
@@ -259,7 +259,7 @@ class Authority:
             self._deliver_to(peer, record)
 
     def _deliver_runs(self, runs: list[Run]) -> None:
-        sole = self.peers.sole(runs)
+        sole: EdgePeer | None = self.router.sole_receiver(runs)
         if sole is None or sole.unclaimed:
             for run in runs:
                 self._deliver_run(run)

@@ -99,11 +99,6 @@ class EdgePeers:
         """Split a run by its receivers."""
         return self._router.receivers(run)
 
-    def sole(self, runs: list[Run]) -> EdgePeer | None:
-        """Return the edge that alone gets all of these runs; None if there are other receivers."""
-        found: EdgePeer | None = self._router.sole_receiver(runs)
-        return found
-
     # known edges
 
     def greet(self, edge: str, incarnation: int) -> EdgePeer | None:

@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from txbroker.authority.edge_peer import TAKEN, EdgePeer, ParkedInterest, PublishVerdict
 from txbroker.authority.edge_peers import TOPICS_REMEMBERED
-from txbroker.core import Router, Run
+from txbroker.core import Router
 from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.model.topics import is_sys, is_within, may_match_within
@@ -54,10 +54,6 @@ class ZoneScope:
                 **{cut.apex: PublishVerdict.NOT_AUTHORITATIVE for cut in self._table.cuts()},
             }
         )
-
-    def has(self, run: Run) -> bool:
-        """True if the zone accepts all topics of the run, while the zone is served."""
-        return self._router.accepted_count(run, TAKEN) == run.count
 
     # fences
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 from txbroker.storage.committer import CommitEvents, Committer, Durability
-from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime
+from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime, wall
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
 from txbroker.storage.value_file import RETAINED, ValueFile
@@ -40,11 +39,6 @@ SCAN_STEPS = 32
 """Steps of a quarter of a MiB that the scan for damage does in a second."""
 
 _END = object()
-
-
-def wall() -> int:
-    """Return the time for records: microseconds UTC."""
-    return time.time_ns() // 1000
 
 
 class DataDirectory:

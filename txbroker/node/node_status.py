@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from txbroker import __version__
 from txbroker.authority.authority import Authority
-from txbroker.data.data_directory import wall
 from txbroker.delegation.rpc.children import who_to_wire
 from txbroker.delegation.rpc.join_server import JoinServer
 from txbroker.node.edge_role import EdgeRole
@@ -15,6 +14,7 @@ from txbroker.node.session_listing import HELD_SHOWN, held, losses
 from txbroker.node.sys_values import SysRates, TableSize
 from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.runtime.sockets.listeners import Listeners
+from txbroker.storage.lived_time import wall
 from txbroker.v1 import control_pb2
 
 

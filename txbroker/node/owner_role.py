@@ -8,7 +8,6 @@ from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgePeer
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_store import ZoneStore
-from txbroker.data.data_directory import wall
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.local.local_link import LocalLink
@@ -16,6 +15,7 @@ from txbroker.link.frames import LARGEST
 from txbroker.link.listener import LinkListener
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
+from txbroker.storage.lived_time import wall
 
 
 class OwnerRole:

@@ -333,8 +333,7 @@ class Committer:
         while self._before_write or self._put_off:
             actions = {**self._put_off, **self._before_write}
             self._put_off, self._before_write = {}, {}
-            for action in actions:
-                hooks.run(action)
+            self._run(actions)
 
     def _write_group(self) -> None:
         """Write a slice of the staged entries; release the waiters for no later entries."""
@@ -541,7 +540,16 @@ class Committer:
 
     def _run_ready(self) -> None:
         while self._ready:
-            hooks.run(self._ready.popleft())
+            ready, self._ready = self._ready, deque()
+            self._run(ready)
+
+    def _run(self, actions: Iterable[_Action]) -> None:
+        """Run actions for which others wait; an error ends the process."""
+        for action in actions:
+            try:
+                action()
+            except Exception as error:
+                hooks.fail(error)
 
     def _fail(self, error: StoreError) -> None:
         self._is_ended = True

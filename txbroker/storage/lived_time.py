@@ -4,10 +4,16 @@ Measures the time that a node has lived over all its processes, and the age of l
 A wall clock steps: NTP corrects it, and a board without a battery starts in another year. An age by
 that clock would expire sessions and trim journals at once. So each age that outlives a process is
 the difference of two readings of `LivedTime`. Only elapsed time advances a reading.
+
+Entries of this process are dated by marks of the node's message clock. Older ones have only the
+wall clock of their batch, which counts up to the start of this process. So no step of the wall
+clock expires a message while the process runs.
 """
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections.abc import Callable
 from struct import Struct
 
@@ -36,8 +42,19 @@ clock.
 STEPS = 64
 """Marks in an age: an entry expires at most a 64th of the age too late."""
 
+MOST_MARKS = 4_096
+"""Marks of one log; beyond it every second mark of the older half goes."""
+
+STEP = SECOND // 10
+"""Microseconds between two marks of `RecordAges`."""
+
 _NOTE = Struct(">QQ")  # lived time, and the wall clock at that reading
 _MARK = Struct(">QQ")  # a reading, and the last entry of the log at that reading
+
+
+def wall() -> int:
+    """Return the time of day for records: microseconds UTC."""
+    return time.time_ns() // 1000
 
 
 class LivedTime:
@@ -138,3 +155,47 @@ class EntryAges:
 
     def _marks(self, name: bytes) -> list[tuple[int, int]]:
         return [(time, last) for time, last in _MARK.iter_unpack(self._table.get(name) or b"")]
+
+
+class RecordAges:
+    """
+    The dates of one log's entries; entries up to `last` are older than this process.
+
+    A mark is a pair of a clock reading and a number. Entries up to the number were appended by that
+    reading. An entry is dated up to a `STEP` too late, and never too early: a message must not
+    expire early.
+    """
+
+    def __init__(self, clock: LivedTime, last: int) -> None:
+        self._clock = clock
+        self._last = last
+        self._ends: list[int] = []
+        self._readings: list[int] = []
+
+    def note(self, entry: int) -> None:
+        """Note that this entry was appended now."""
+        now = self._clock()
+        if self._readings and now < self._readings[-1]:
+            self._ends[-1] = entry
+            return
+        self._ends.append(entry)
+        self._readings.append(now + STEP)
+        if len(self._ends) > MOST_MARKS:
+            half = MOST_MARKS // 2
+            self._ends[:half] = self._ends[1:half:2]
+            self._readings[:half] = self._readings[1:half:2]
+
+    def written(self, entry: int, time: int) -> int:
+        """Return the reading at which the entry was appended; `time` is that of its batch."""
+        return self._written(entry, time, self._clock())
+
+    def _written(self, entry: int, time: int, now: int) -> int:
+        if entry <= self._last:
+            return self._clock.at(time)
+        place = bisect_left(self._ends, entry)
+        return min(self._readings[place], now) if place < len(self._ends) else now
+
+    def age(self, entry: int, time: int) -> float:
+        """Return the seconds since the entry was appended."""
+        now = self._clock()  # read once: an entry of this very moment must not be younger than that
+        return (now - self._written(entry, time, now)) / SECOND

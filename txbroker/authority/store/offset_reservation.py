@@ -32,6 +32,8 @@ class OffsetReservation:
     """
     The bound for the part that is appended to, in `table`.
 
+    Offsets up to `ample` need no raise.
+
     Invariant: offset that was given last <= `_offset`, at the epoch of the part.
     """
 
@@ -47,6 +49,7 @@ class OffsetReservation:
         self._survives_kill = survives_kill
         self._epoch = 0
         self._offset = 0
+        self.ample = 0
 
     def open(self, part: JournalPart) -> None:
         """Continue a part above every offset that may have been assigned before."""
@@ -66,7 +69,7 @@ class OffsetReservation:
 
     def raise_bound(self, offset: int) -> None:
         """Raise the bound if the assigned offset comes near it."""
-        if offset > self._offset - BLOCK // 2:
+        if offset > self.ample:
             self._raise(offset)
 
     def check(self, part: JournalPart) -> None:
@@ -83,6 +86,7 @@ class OffsetReservation:
 
     def _put(self, offset: int, *, is_exact: bool) -> None:
         self._offset = offset
+        self.ample = offset - BLOCK // 2
         stored = state_pb2.StoredCeiling(
             epoch=self._epoch, offset=offset, boot=boot_id(), is_exact=is_exact
         )

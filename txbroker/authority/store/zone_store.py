@@ -4,15 +4,14 @@ SHELL: the durable side of a node's zone: its journal part, and how far the part
 A zone may begin an epoch without having come from elsewhere: it was restored from a copy. Then it
 goes on from its own earlier part, with everything that was known there.
 
-The authority appends records during a turn. The group commit closes a group at its end. The commit
-tells when the group is as safe as the node promises. Then `durable` rises to the group's last
-offset, and the authority settles what it covers. A checkpoint (`ZoneCheckpoint`) follows, never one
-of what did not settle.
+The authority appends records during a turn. The part stages them as a batch, at the end of the turn
+at the latest, and tells when the batch is as safe as the node promises. Then `durable` rises to the
+batch's last offset, and the authority settles what it covers. A checkpoint (`ZoneCheckpoint`)
+follows, never one of what did not settle.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from txbroker.authority.authority import Authority
@@ -38,8 +37,10 @@ class ZoneStore:
     """
     The `ZoneJournal` of the authority of `zone` at `node`.
 
+    `durable` is the offset up to which records may be delivered and acknowledged.
+
     Invariant: durable <= what the commit promises, and durable <= offset <= the reserved offset.
-    Invariant: each group's offset <= that of the next group.
+    Invariant: durable <= the last batch that is awaited <= offset.
     """
 
     def __init__(
@@ -74,10 +75,7 @@ class ZoneStore:
         self._counters = counters
         self._part: JournalPart | None = None
         self._authority: Authority | None = None
-        self._durable = self._begun = 0
-        self._groups: deque[tuple[JournalPart | None, int]] = deque()
-        self._is_asked = False
-        self._time = 0  # of the runs in the next group commit
+        self.durable = self._begun = 0
 
     def wire(self, authority: Authority) -> None:
         """Connect the authority whose state this store persists."""
@@ -92,11 +90,6 @@ class ZoneStore:
     def offset(self) -> int:
         """Return the last assigned offset."""
         return 0 if self._part is None else self._part.next - 1
-
-    @property
-    def durable(self) -> int:
-        """Return the offset up to which records may be delivered and acknowledged."""
-        return self._durable
 
     @property
     def predecessor(self) -> LogPosition | None:
@@ -118,10 +111,14 @@ class ZoneStore:
             # from another owner brings its interested edges along instead.
             self._retention.start_part(key)
         self.checkpoint.open(part)
+        if self._part is not None:
+            # Offsets of an earlier epoch would be read as this epoch's.
+            self._part.on_durable = None
         part.node = self._node
+        part.on_durable = self._on_durable
         self._part = part
         self._ceiling.open(part)
-        self._durable = self._begun = part.next - 1
+        self.durable = self._begun = part.next - 1
         return self.checkpoint.load(own)
 
     def append(self, message: Message, key: MarkKey | None, sequence: int) -> int:
@@ -134,9 +131,7 @@ class ZoneStore:
             return 0
         assert self._part is not None
         offset = self._part.append(message, key, sequence, time=self._now())
-        self._ceiling.raise_bound(offset)
-        if message.qos:
-            self._request_notification()
+        self._reserve(offset)
         return offset
 
     def append_run(self, run: PublishRun, key: MarkKey | None, sequence: int) -> int:
@@ -147,9 +142,8 @@ class ZoneStore:
         `key` and `sequence` are the origin id of the last message, if any.
         """
         assert self._part is not None
-        self._request_notification()
-        offset = self._part.append_run(run, key, sequence, time=self._time)
-        self._ceiling.raise_bound(offset + run.count - 1)
+        offset = self._part.append_run(run, key, sequence, time=self._now())
+        self._reserve(offset + run.count - 1)
         return offset
 
     def append_qos0(self, runs: Sequence[PublishRun]) -> int:
@@ -159,7 +153,7 @@ class ZoneStore:
             return 0
         assert self._part is not None
         last = self._part.append_qos0(runs, time=self._now())
-        self._ceiling.raise_bound(last)
+        self._reserve(last)
         return last
 
     def read(self, after: int, through: int) -> JournalChunk:
@@ -255,20 +249,19 @@ class ZoneStore:
             return
         part.check()
         promised = max(self._begun, self._committer.promised(part.log))
-        ordered(self, 3, "durable <= promised by the commit", self._durable, promised)
-        groups = [offset for group, offset in self._groups if group is part]
-        ordered(self, 3, "durable <= groups <= given", self._durable, *groups, self.offset)
+        ordered(self, 3, "durable <= promised by the commit", self.durable, promised)
+        awaited = max(self.durable, part.awaited)
+        ordered(self, 3, "durable <= awaited <= given", self.durable, awaited, self.offset)
         self.checkpoint.check()
-        holds(self, 3, "who waits is in a group", self._is_asked or self._is_all_told, self.offset)
+        last = 0 if self._authority is None else self._authority.durable_at
+        holds(self, 3, "who waits is told", part.is_due or last <= awaited, last, awaited)
         self._ceiling.check(part)
 
     # internal
 
-    @property
-    def _is_all_told(self) -> bool:
-        """True if each record that is waited for is durable, or in a group."""
-        last = 0 if self._authority is None else self._authority.durable_at
-        return last <= max([self._durable, *(offset for _, offset in self._groups)])
+    def _reserve(self, offset: int) -> None:
+        if offset > self._ceiling.ample:
+            self._ceiling.raise_bound(offset)
 
     def _has_room_for_qos0(self, count: int, size: int) -> bool:
         """
@@ -285,25 +278,11 @@ class ZoneStore:
             return False
         return True
 
-    def _request_notification(self) -> None:
-        """Request a notification when the appended records are durable."""
-        if not self._is_asked:
-            self._is_asked = True
-            self._time = self._now()
-            self._committer.before_write(self._close_group)
-            self._committer.when_durable(self._on_group)
-
-    def _close_group(self) -> None:
-        self._is_asked = False
-        self._groups.append((self._part, self.offset))
-
-    def _on_group(self) -> None:
-        part, durable = self._groups.popleft()
-        if part is not self._part:
-            return  # a group of an earlier epoch: its offsets would be read as this epoch's
-        self._durable = durable
+    def _on_durable(self, offset: int) -> None:
+        """Let the authority settle the records up to the offset; write a checkpoint if due."""
+        self.durable = offset
         assert self._authority is not None
-        self._authority.on_durable(self._durable)
+        self._authority.on_durable(offset)
         many = self.offset - self.checkpoint.offset > CHECKPOINT_EVERY
         if many or self.checkpoint.changed_size > CHECKPOINT_BYTES:
             self.checkpoint.write()

@@ -31,9 +31,8 @@ from txbroker.model.errors import StoreError
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.wire.message import Message, WillId
 from txbroker.storage.committer import Committer
-from txbroker.storage.lived_time import LivedTime
+from txbroker.storage.lived_time import LivedTime, RecordAges
 from txbroker.storage.log import SegmentLog
-from txbroker.storage.record_ages import RecordAges
 from txbroker.storage.recovery import OnTrimmed
 from txbroker.storage.tables import LogTables
 from txbroker.v1 import state_pb2

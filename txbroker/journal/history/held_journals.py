@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 import attrs
 import grpc.aio
 
-from txbroker.data.data_directory import DataDirectory, wall
+from txbroker.data.data_directory import DataDirectory
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 from txbroker.rpc.channels import CALL_TIMEOUT, Channels
 from txbroker.rpc.zone_convert import place_to_wire
+from txbroker.storage.lived_time import wall
 from txbroker.v1 import control_pb2
 
 MOST_PLACES = 5_000

@@ -8,13 +8,14 @@ QoS 0 that is not retained, for which nobody waits, is gathered for longer.
 
 A record is gathered, then part of a staged batch, then written and synced as the log says. A record
 gets its offset when it is gathered. Offsets of a part follow one another; a start may leave a hole.
+A batch with a record that a client waits for is *awaited*: the part tells when it is durable.
 """
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -40,9 +41,8 @@ from txbroker.model.publish_run import MOST, PublishRun
 from txbroker.mqtt.wire.message import Message
 from txbroker.storage.committer import Committer
 from txbroker.storage.files import make_folder, sync_folder
-from txbroker.storage.lived_time import LivedTime
+from txbroker.storage.lived_time import LivedTime, RecordAges
 from txbroker.storage.log import SegmentLog
-from txbroker.storage.record_ages import RecordAges
 from txbroker.storage.recovery import OnTrimmed
 
 BATCH_BYTES = 256 * 1024
@@ -86,7 +86,9 @@ class JournalPart:
     The journal of one zone at one epoch.
 
     `predecessor` is the part before it and the last offset of that which counts. `node` is the edge
-    of what is appended and names none.
+    of what is appended and names none. `on_durable` hears of the last offset of each awaited batch
+    when it is durable; `awaited` is the last one that was staged. `is_due`: the gathered batch is
+    awaited.
 
     Invariant: log.next <= offset of the first gathered record. No mark waits without a record.
     """
@@ -110,7 +112,9 @@ class JournalPart:
         self._count = 0
         self._marks: dict[MarkKey, int] = {}
         self._bytes = 0
-        self._is_due = False
+        self.on_durable: Callable[[int], None] | None = None
+        self.awaited = 0
+        self.is_due = False
         self._time = 0
         self._ages = None if clock is None else RecordAges(clock, log.next - 1)
         committer.add(log)
@@ -284,13 +288,13 @@ class JournalPart:
         return offset
 
     def _end_with_turn(self) -> None:
-        if not self._is_due:
-            self._is_due = True
+        if not self.is_due:
+            self.is_due = True
             self._committer.before_write(self._stage)
 
     def _stage(self) -> None:
         """Append the gathered batch to the log."""
-        self._is_due = False
+        is_awaited, self.is_due = self.is_due, False
         if self._gathered:
             body = encode_records(self._gathered, self._marks, self.node)
             self.log.append(body, self._count, time=self._time, first=self._first)
@@ -300,6 +304,13 @@ class JournalPart:
             self._marks.clear()
             self._bytes = 0
             self._committer.touch(self.log)
+            if is_awaited:
+                self.awaited = self._first - 1
+                self._committer.when_durable(partial(self._tell, self.awaited))
+
+    def _tell(self, offset: int) -> None:
+        if self.on_durable is not None:
+            self.on_durable(offset)
 
 
 class Journals:
