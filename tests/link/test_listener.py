@@ -22,6 +22,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.unauthenticated import MOST_HALVES, HalfPackets, Unauthenticated
 from txbroker.v1 import link_pb2
 
@@ -60,7 +61,7 @@ class Bench:
             backpressure=Backpressure(cast(Any, timers)),
             watermark=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
             counters=counters,
-            flush_queue=cast(Any, None),
+            flush_queue=FlushQueue(lambda _: None),
             clock=cast(Any, self.clock),
             max_links=10,
             unauthenticated=Unauthenticated(counters),

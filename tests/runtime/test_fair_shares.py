@@ -18,6 +18,7 @@ from txbroker.runtime.fair_shares import (
     FairShares,
 )
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.slices import Slices
 
 
 @attrs.define(eq=False)
@@ -329,21 +330,21 @@ def test_turns_are_short_while_somebody_waits_for_many(bench: Bench) -> None:
 def test_turns_are_short_while_somebody_waits_for_a_sync(bench: Bench) -> None:
     """What is read at once is not less for that; others that wait are not forgotten."""
     read: list[bool] = []
-    short: list[bool] = []
+    slices = Slices(lambda: 0.0, lambda: None)
     bench.shares.when_hurried(read.append)
-    bench.shares.when_short(short.append)
+    bench.shares.shorten(slices)
     bench.crowd()
     bench.shares.await_sync(True)
     bench.measure_turn()
     assert bench.measure_turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
-    assert (read, short) == ([], [True])
+    assert (read, slices.is_short) == ([], True)
     with bench.shares.hurry():
         bench.shares.await_sync(False)
         bench.measure_turn()
         assert bench.measure_turn() == pytest.approx(HURRIED, abs=HURRIED / 5)
     bench.measure_turn()
     assert bench.measure_turn() == pytest.approx(TURN, abs=HURRIED / 5)
-    assert (read, short) == ([True, False], [True, False])
+    assert (read, slices.is_short) == ([True, False], False)
 
 
 def test_it_is_told_how_many_wait(bench: Bench) -> None:

@@ -70,9 +70,9 @@ def test_slices_are_short_while_somebody_waits_for_many_turns() -> None:
         loop = Loop(longest)
         loop.slices.start("a", loop.steps("a", 20))
         loop.done.clear()
-        loop.slices.hurry(True)
+        loop.slices.is_short = True
         assert [[f"a{steps}"], [f"a{steps + 1}"]] == [loop.turn(), loop.turn()]
-        loop.slices.hurry(False)
+        loop.slices.is_short = False
         first = steps + 2
         assert [f"a{number}" for number in range(first, first + steps)] == loop.turn()
 

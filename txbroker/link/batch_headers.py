@@ -54,11 +54,18 @@ class BatchClients:
             self.counts.append(count)
 
 
-def check_clients(batch: link_pb2.Batch) -> None:
-    """Check the publishers of a batch; raises `LinkError`."""
-    check_texts("the client id of a batch", batch.clients)
-    if any(index >= len(batch.clients) for index in batch.client):
+def check_clients(batch: link_pb2.Batch, known: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    Return the publishers of a batch; raises `LinkError`.
+
+    `known` are those of the batch before: mostly the same, and they are not checked again.
+    """
+    clients = tuple(batch.clients)
+    if clients != known:
+        check_texts("the client id of a batch", clients)
+    if batch.client and max(batch.client) >= len(clients):
         raise LinkError("a batch names a client that it does not list")
+    return clients
 
 
 def name_publishers(run: Run, publishers: list[tuple[int, int]], ids: Sequence[str]) -> None:

@@ -154,6 +154,8 @@ class DeliveryReceiver:
 
     def on_batch(self, batch: link_pb2.Batch) -> None:
         """Process the header of a batch; raises `LinkError`."""
+        if not self.epoch:
+            raise LinkError("the first frame from an owner is Welcome")
         self._kind = batch.kind
         if batch.kind == link_pb2.Batch.RETAINED:
             return
@@ -171,10 +173,9 @@ class DeliveryReceiver:
         self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
         self._count = batch.count
         self._is_qos0 = list(batch.offsets) == [0]
-        self._clients = tuple(batch.clients)
+        self._clients = check_clients(batch, self._clients)
         self._publishers = None
         if self._clients:
-            check_clients(batch)
             self._publishers = RunLengths(batch.client, batch.client_counts, batch.count)
 
     def on_message(self, packet: Publish) -> None:

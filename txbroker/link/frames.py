@@ -32,6 +32,9 @@ LARGEST = 268_435_460
 
 _CONTROL = 0x00
 
+_SHORT = tuple(map(encode_length, range(1024)))
+"""The encoded lengths of short frames: most frames are short."""
+
 
 class Write(Protocol):
     """Sends pieces of bytes to the other end, in order."""
@@ -57,7 +60,8 @@ def check_version(version: int) -> None:
 def encode_frame(frame: LinkFrame) -> bytes:
     """Return a control frame's bytes on the wire."""
     body = frame.SerializeToString()
-    return b"\x00" + encode_length(len(body)) + body
+    size = len(body)
+    return b"\x00" + (_SHORT[size] if size < len(_SHORT) else encode_length(size)) + body
 
 
 class FrameReader:

@@ -31,8 +31,8 @@ class InterestAnswers:
     """
     The answers of one link.
 
-    `tell` enqueues an answer in the stream. `left` returns the number of retained messages that
-    wait there. `fail` ends the link.
+    `asked` are the requests without an answer. `tell` enqueues an answer in the stream. `left`
+    returns the number of retained messages that wait there. `fail` ends the link.
     """
 
     newcomer = None
@@ -52,31 +52,31 @@ class InterestAnswers:
         self._serve = serve
         self._is_over = is_over
         self._fail = fail
-        self._asked: deque[tuple[int, RetainedQuery | None]] = deque()
+        self.asked: deque[tuple[int, RetainedQuery | None]] = deque()
         self._gathering: RetainedCollection | None = None
         self._steps: Iterator[None] | None = None
 
     def enqueue(self, request: int, retained: RetainedQuery | None) -> None:
         """Answer a request, behind the earlier ones."""
-        self._asked.append((request, retained))
-        if len(self._asked) == 1 and self._has_room and self._advance(AT_ONCE):
+        self.asked.append((request, retained))
+        if len(self.asked) == 1 and self._has_room and self._advance(AT_ONCE):
             self._serve(self)
 
     def resume(self) -> None:
         """Continue, as waiting messages may have left."""
-        if self._asked and self._has_room:
+        if self._has_room:
             self._serve(self)
 
     def close(self) -> None:
         """Drop all unanswered requests."""
-        self._asked.clear()
+        self.asked.clear()
         self._gathering = self._steps = None
 
     # from `FairShares`
 
     def work(self) -> bool:
         """Work for one share, as `FairShares` asks; return True if work is left."""
-        while self._asked and self._has_room:
+        while self.asked and self._has_room:
             if self._advance(LOOK) and self._is_over():
                 return True
         return False
@@ -97,7 +97,7 @@ class InterestAnswers:
 
     def _advance(self, most: int) -> bool:
         """Run so many steps of the first answer; return True if it is not done."""
-        request, retained = self._asked[0]
+        request, retained = self.asked[0]
         if retained is not None and self._steps is None:
             self._gathering = retained.gather()
             self._steps = self._gathering.steps()
@@ -108,6 +108,6 @@ class InterestAnswers:
             else:
                 return True
         gathering, self._gathering, self._steps = self._gathering, None, None
-        self._asked.popleft()
+        self.asked.popleft()
         self._tell(request, gathering)
         return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from txbroker.core import LinkReader, Run, Sender
+from txbroker.core import Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_port import StreamUser
@@ -71,11 +71,12 @@ class LinkClient:
         self._mark_next = mark_next
         self._counters: Counters = edge.counters
         self._reader = FrameReader()
-        self._consumer = DeliveryReceiver(edge, route, backpressure, self._reader.packet_reader)
+        self.packet_reader = self._reader.packet_reader
+        self._consumer = DeliveryReceiver(edge, route, backpressure, self.packet_reader)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._marks: dict[MarkKey, int] = {}
         self._word = OwnerChecks(route, edge.zones)
-        self._live = PublishSender(edge, route, write, lambda: mark_dirty(self))
+        self._live = PublishSender(edge, route, write)
         self.packet_writer = self._live.packet_writer
         self._streams: dict[int, StreamUser] = {}
         self._answers_low_water = False
@@ -114,11 +115,6 @@ class LinkClient:
     def was_online(self) -> bool:
         """True if the link ever was the route's port."""
         return self._word.was_online
-
-    @property
-    def packet_reader(self) -> LinkReader:
-        """Return the reader that gets bytes from the other end."""
-        return self._reader.packet_reader
 
     def work(self) -> None:
         """Process the owner's bytes in the packet reader; raises `LinkError` for a broken rule."""
@@ -186,6 +182,7 @@ class LinkClient:
     def publish(self, publication: Publication) -> None:
         """Put a publish into the batch that leaves at the end of this turn."""
         self._live.publish(publication)
+        self._mark_dirty(self)
 
     def sender(self) -> Sender | None:
         """Return the sender for immediate QoS 0; None if a queued publish must go first or wait."""
@@ -194,6 +191,7 @@ class LinkClient:
     def publish_run(self, run: Run) -> None:
         """Put a run into the batch."""
         self._live.publish_run(run)
+        self._mark_dirty(self)
 
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
@@ -289,8 +287,9 @@ class LinkClient:
     # internal
 
     def _on_frame(self, frame: LinkFrame) -> None:
-        self._word.check_frame(frame, is_live=self._consumer.is_live)
         kind = frame.WhichOneof("kind")
+        if kind not in ("batch", "taken"):  # checked with what the link is, and what it sent
+            self._word.check_frame(frame, is_live=self._consumer.is_live)
         match kind:
             case "welcome":
                 self._on_welcome(frame.welcome)
@@ -407,10 +406,10 @@ class LinkClient:
         """
         Return the stream's user, None for the live stream; raises `LinkError` for unsent sequences.
         """
-        is_live = stream == self._live.number
-        self._word.check_sent(
-            sequence, self._live.last if is_live else self._word.last_sent(stream)
-        )
+        live = self._live
+        last = live.next - 1 if stream == live.number else self._word.last_sent(stream)
+        if sequence > last or not self._word.epoch:
+            raise LinkError("an owner answers what it was sent")
         return self._streams.get(stream)
 
     def _on_refusal(self, refusal: link_pb2.Refusal) -> None:

@@ -53,9 +53,8 @@ class LinkHost(Protocol):
     backpressure: Backpressure
     counters: Counters
 
-    @property
-    def is_disk_short(self) -> bool:
-        """True if QoS 1/2 publishes must wait for space on the disk."""
+    is_disk_short: bool
+    """True if QoS 1/2 publishes must wait for space on the disk."""
 
     def redeem(self, token: bytes, edge: str, incarnation: int) -> OpenedLink | None:
         """Return the origin of the edge's link; None if the token is used or another edge's."""
@@ -107,7 +106,7 @@ class LinkPort(ABC):
             is_over=host.is_over,
             fail=close,
         )
-        self._is_lost = self._is_over = False
+        self._is_lost = self._is_over = self._has_raised = False
 
     @abstractmethod
     def flush(self) -> None:
@@ -219,6 +218,7 @@ class LinkPort(ABC):
         # wait.
         if deliveries.queued > HIGH_MARK and not deliveries.is_reading:
             has_drained = deliveries.consumed > 0
+            self._has_raised = True
             self._host.backpressure.raise_(
                 self, self._left, pace=CREDIT_BYTES, has_drained=has_drained
             )
@@ -226,6 +226,7 @@ class LinkPort(ABC):
     def _lower_if_drained(self) -> None:
         """Let publishers resume once the edge has taken most of its deliveries."""
         if self._deliveries.queued < LOW_MARK:
+            self._has_raised = False
             self._host.backpressure.lower(self)
 
     def _left(self) -> int:

@@ -40,9 +40,8 @@ class LinkEnd(Interface):
     packet_writer: PacketWriter
     """The writer whose bytes go directly to the other end."""
 
-    @property
-    def packet_reader(self) -> LinkReader:
-        """Return the reader that gets bytes from the other end."""
+    packet_reader: LinkReader
+    """The reader that gets bytes from the other end."""
 
     def work(self) -> None:
         """Process the bytes in the packet reader; raises `LinkError`."""

@@ -19,7 +19,7 @@ from functools import partial
 import attrs
 
 from txbroker.authority.edge_peer import EdgeGreeting, EdgePeer
-from txbroker.core import LinkReader, Run
+from txbroker.core import Run
 from txbroker.delegation.peer_checks import check, check_groups
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.link.batch_headers import CREDIT_BYTES
@@ -84,9 +84,9 @@ class LinkServer(LinkPort):
         close: Callable[[str], None],
     ) -> None:
         self._reader = FrameReader(LARGEST_HELLO)
-        self._packet_reader = self._reader.packet_reader
-        self._packet_reader.most = CREDIT_BYTES
-        super().__init__(host, self._packet_reader, write=write, close=close)
+        self.packet_reader = self._reader.packet_reader
+        self.packet_reader.most = CREDIT_BYTES
+        super().__init__(host, self.packet_reader, write=write, close=close)
         self._asks = HeldAnswers(host.authority.has_forgotten, self._answer)
         self._has_hello = False
         self._mark: MarkKey
@@ -97,11 +97,6 @@ class LinkServer(LinkPort):
 
     # from the shell
 
-    @property
-    def packet_reader(self) -> LinkReader:
-        """Return the reader that gets bytes from the other end."""
-        return self._packet_reader
-
     def work(self) -> None:
         """Process the edge's bytes in the packet reader; raises `LinkError` for a broken rule."""
         if self._is_lost:
@@ -109,7 +104,7 @@ class LinkServer(LinkPort):
         for item in self._reader.frames():
             if self._is_publishing(item) and (self._held or self._must_hold(item)):
                 # Held bytes are limited by a window: no credit returns for held publishes.
-                self._packet_reader.is_open = False
+                self.packet_reader.is_open = False
                 self._held.append(item)
             else:
                 self._on_item(item)
@@ -131,12 +126,14 @@ class LinkServer(LinkPort):
         self._intake.acknowledge(out)
         self._grant_credit(out)
         self._deliveries.write_to(out)
-        self._answers.resume()
-        self._lower_if_drained()
+        if self._answers.asked:
+            self._answers.resume()
+        if self._has_raised:
+            self._lower_if_drained()
         if out:
             self._write(*out)
         is_idle = self.peer is not None and not self._held
-        self._packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
+        self.packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
 
     def _process_held(self) -> None:
         for _ in range(HELD_AT_ONCE):
@@ -148,12 +145,12 @@ class LinkServer(LinkPort):
 
     def _grant_credit(self, out: list[Octets]) -> None:
         """Append a credit frame for processed bytes, if they are many or a second has passed."""
-        taken = self._intake.received + self._packet_reader.received - self._credit_told
+        taken = self._intake.received + self.packet_reader.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
         if is_due and not (self._held or self._host.backpressure.active):
             self._is_credit_due = False
             self._credit_told += taken
-            self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
+            self.packet_reader.most = self.packet_reader.received + CREDIT_BYTES
             credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
 
@@ -161,7 +158,7 @@ class LinkServer(LinkPort):
         """State what of the link is taken, credited and delivered; after the end of a turn."""
         if self._is_lost or self._is_over or self.peer is None or self.peer.port is not self:
             return
-        received = self._intake.received + self._packet_reader.received
+        received = self._intake.received + self.packet_reader.received
         ordered(self, 20, "credit told <= received", 0, self._credit_told, received)
         ordered(self, 6, "reached <= delivered", self._reached, self._authority.delivered)
         self._intake.check()

@@ -32,7 +32,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.publish_run import Octets
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.fair_shares import FairShares, ShareWorker
-from txbroker.runtime.flush_queue import Flushable, FlushQueue
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.net import Clock, DelayedCall
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.runtime.unauthenticated import Unauthenticated
@@ -70,7 +70,10 @@ class LinkListener(Factory):
         self.max_links = max_links
         self.formats = LinkFormats()
         self._watermark = watermark
+        self.is_disk_short = watermark.is_short
         self._flush_queue = flush_queue
+        # Links call the queue itself, without a function in between.
+        self.mark_dirty, self.mark_next = flush_queue.mark_dirty, flush_queue.mark_next
         self._clock = clock
         self._was_full = False
         self._tokens = Tokens()
@@ -82,12 +85,7 @@ class LinkListener(Factory):
         self._lives: dict[str, EdgeLife] = {}
         self._numbers = count(1)  # of tokens
         backpressure.when_relieved(self._grant_credit)
-        watermark.when_changed(self._grant_credit)
-
-    @property
-    def is_disk_short(self) -> bool:
-        """True if QoS 1/2 publishes must wait for space on the disk."""
-        return self._watermark.is_short
+        watermark.when_changed(self._on_disk_changed)
 
     def namesake(self, edge: str, life: EdgeLife) -> str | None:
         """
@@ -169,14 +167,6 @@ class LinkListener(Factory):
         """True if the present worker has used its share."""
         return self._shares.is_over
 
-    def mark_dirty(self, end: Flushable) -> None:
-        """Call `flush` at the end of this turn."""
-        self._flush_queue.mark_dirty(end)
-
-    def mark_next(self, end: Flushable) -> None:
-        """Call `flush` in a turn of its own, soon."""
-        self._flush_queue.mark_next(end)
-
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
         protocol = _Accepted(
             flush_queue=self._flush_queue,
@@ -224,6 +214,10 @@ class LinkListener(Factory):
     def _push_out(self, what: str, peer: str) -> None:
         self.counters.add("link.pushed_out")
         log_limited(log.warning, "link.pushed_out", kind=what, what=what, peer=peer)
+
+    def _on_disk_changed(self) -> None:
+        self.is_disk_short = self._watermark.is_short
+        self._grant_credit()
 
     def _grant_credit(self) -> None:
         for protocol in self._open:

@@ -72,10 +72,11 @@ class OwnerChecks:
         """
         Check a frame's numbers and its place in the stream.
 
-        `is_live`: Online has arrived. Raises `LinkError`, and `PeerError` for a dishonest frame.
+        Batches and Taken are checked where they are read. `is_live`: Online has arrived. Raises
+        `LinkError`, and `PeerError` for a dishonest frame.
         """
         kind = frame.WhichOneof("kind")
-        if kind not in ("batch", "heartbeat"):
+        if kind != "heartbeat":
             check(frame)
         # Welcome may wait for the disk, with heartbeats before it.
         if not self.epoch and kind not in ("welcome", "heartbeat"):
@@ -98,13 +99,6 @@ class OwnerChecks:
         if self.was_online:
             raise LinkError("a link has one Online")
         self.was_online = True
-
-    def check_sent(self, sequence: int, last: int) -> None:
-        """
-        Refuse an answer to publishes beyond `last`, the last sent sequence; raises `LinkError`.
-        """
-        if sequence > last:
-            raise LinkError("an owner answers what it was sent")
 
     def on_low_water_stored(self, request: int) -> None:
         """

@@ -96,7 +96,7 @@ class PublishReceiver:
         self._streams: dict[int, _Stream] = {}
         self._stream: _Stream | None = None
         self._sequences: list[int] = []
-        self._clients: Sequence[str] = ()
+        self._clients: tuple[str, ...] = ()
         self._publishers: RunLengths | None = None
         self._place = self._count = 0  # in the batch, and its packets
         self._wills: dict[int, WillId] = {}  # by their index in the batch
@@ -129,7 +129,7 @@ class PublishReceiver:
             raise LinkError("a batch has a number of 2^62 or more")
         if batch.wills:
             check(batch)
-        check_clients(batch)
+        clients = check_clients(batch, self._clients)
         stream = self._streams.get(batch.stream)
         if stream is None:
             raise LinkError("a batch is of a stream that was opened")
@@ -142,7 +142,7 @@ class PublishReceiver:
         self._is_stale = batch.epoch != self._authority.epoch
         self._stream = stream
         self._sequences = list(reversed(batch.sequences))
-        self._clients = tuple(batch.clients)
+        self._clients = clients
         self._publishers = RunLengths(batch.client, batch.counts, batch.count)
         self._place = 0
         self._count = batch.count

@@ -11,7 +11,7 @@ with its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from txbroker.core import Run, Sender
 from txbroker.delegation.zone_snapshot import MarkKey
@@ -39,20 +39,20 @@ _MEASURES = ("size", "count")
 
 class PublishSender:
     """
-    The publish stream of one connection; `epoch` is what the owner's Welcome said. `due` is called
-    when a batch is to leave at the end of the turn, by `send_batch`. While it `is_blocked` nothing
-    is sent.
+    The publish stream of one connection; `epoch` is what the owner's Welcome said. The caller of
+    `publish` and `publish_run` calls `send_batch` at the end of the turn. While it `is_blocked`
+    nothing is sent.
 
     Invariant: 0 <= consumed <= sent; batch_first <= next.
     """
 
-    def __init__(self, edge: Edge, route: Route, write: Write, due: Callable[[], None]) -> None:
+    def __init__(self, edge: Edge, route: Route, write: Write) -> None:
         self.epoch = 0
         self.is_blocked = False
         self.number = edge.zones.next_stream()
         self.key: MarkKey = (edge.name, edge.incarnation, route.apex, self.number)
         self.next = 1
-        self._due = due
+        self._write = write
         self._outbound = DurableSendQueue[list[Octets]](
             edge.session_store.save_then, lambda out: write(*out)
         )
@@ -74,11 +74,6 @@ class PublishSender:
     def set_properties(self, has_properties: bool) -> None:
         """Set whether the owner reads properties, as its Welcome says."""
         self._sender.has_properties = has_properties
-
-    @property
-    def last(self) -> int:
-        """Return the sequence of the last publish in the stream."""
-        return self.next - 1
 
     # credit
 
@@ -166,7 +161,11 @@ class PublishSender:
         batch = header_of(items, self.epoch)
         batch.stream = self.number
         batch.first = self._batch_first
-        self._outbound.send([encode_frame(LinkFrame(batch=batch)), *packets_of(items)], kept)
+        out = [encode_frame(LinkFrame(batch=batch)), *packets_of(items)]
+        if kept or self._outbound.waiting:
+            self._outbound.send(out, kept)
+        else:
+            self._write(*out)
 
     def close(self) -> None:
         """Drop all unsent publishes: the connection is lost."""
@@ -195,8 +194,6 @@ class PublishSender:
     def _send_if_full(self) -> None:
         if self._batch_size >= BATCH_BYTES or self._batch_count >= MOST:
             self.send_batch()
-        else:
-            self._due()
 
     def _header_before(self, client_id: str) -> bytes:
         """Return the header of a QoS 0 batch, for the `Sender`."""

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -22,7 +23,6 @@ from txbroker.delegation.state.node_state import DataFolder
 from txbroker.journal.store.part_renumber import renumber_parts, renumber_tables
 from txbroker.journal.store.retention import Retention
 from txbroker.model.counters import Counters
-from txbroker.mqtt.transport.service import SocketOutputs
 from txbroker.node.settings import policy, segment_bytes
 from txbroker.rpc.channels import Channels
 from txbroker.runtime.aio import Tasks
@@ -30,7 +30,7 @@ from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.checked_turns import make_flush_queue
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.periodic import ReactorTimers, use_monotonic_clock
-from txbroker.runtime.sockets.poller import Poller
+from txbroker.runtime.sockets.poller import Poller, SocketOutputs
 from txbroker.runtime.sockets.reactor import StreamReactor
 from txbroker.runtime.structured_log import get_logger
 from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated, most_halves
@@ -79,8 +79,9 @@ class NodeBase:
         self.watermark = DiskWatermark(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )
-        self.router = Router(lambda: self.flush_queue.mark_dirty(self.outputs))
-        self.outputs = SocketOutputs(self.router, self.flush_queue.mark_next)
+        self.outputs = SocketOutputs(self.flush_queue.mark_next)
+        self.router = Router(partial(self.flush_queue.mark_dirty, self.outputs))
+        self.outputs.router = self.router
         self.sockets = self.router.make_sockets()
         self.shares.when_hurried(self.sockets.hurry)
         self.poller = Poller(reactor.seconds, self.flush_queue, self.sockets)

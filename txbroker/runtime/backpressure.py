@@ -77,12 +77,17 @@ class _Trial:
 
 
 class Backpressure:
-    """The back-pressure of a node; `when_relieved` actions run when the last wait ends."""
+    """
+    The back-pressure of a node; `when_relieved` actions run when the last wait ends.
+
+    `active`: True if publishers have to wait for a target.
+    """
 
     def __init__(self, timers: Timers, patience: float = PATIENCE, budget: float = BUDGET) -> None:
         self._timers = timers
         self._patience = patience
         self._budget = budget
+        self.active = False
         self._raised: dict[Hashable, _Raised] = {}
         self._on_trial: dict[Hashable, _Trial] = {}
         self._slow: set[Hashable] = set()
@@ -92,11 +97,6 @@ class Backpressure:
         self._total = 0.0
         self._spent_until = float("-inf")
         self._actions: list[Callable[[], None]] = []
-
-    @property
-    def active(self) -> bool:
-        """True if publishers have to wait for a target."""
-        return bool(self._raised)
 
     def when_relieved(self, action: Callable[[], None]) -> None:
         """Run `action` each time that the pressure ends."""
@@ -177,6 +177,7 @@ class Backpressure:
         if patience > 0:
             alarm = self._schedule_check(target, patience)
             self._raised[target] = _Raised(now, now + patience, left, pace, left(), alarm)
+            self.active = True
         else:
             self._slow.add(target)
 
@@ -193,7 +194,7 @@ class Backpressure:
         if now < raised.expires:
             raised.alarm = self._schedule_check(target, raised.expires - now)
             return
-        del self._raised[target]
+        self._pop(target)
         self._known.discard(target)
         self._charge(target, now - raised.since)
         self._slow.add(target)
@@ -217,9 +218,14 @@ class Backpressure:
             self._slow.add(target)
 
     def _end_wait(self, target: Hashable) -> _Raised | None:
-        raised = self._raised.pop(target, None)
+        raised = self._pop(target)
         if raised is not None:
             raised.alarm.cancel()
+        return raised
+
+    def _pop(self, target: Hashable) -> _Raised | None:
+        raised = self._raised.pop(target, None)
+        self.active = bool(self._raised)
         return raised
 
     def _end_trial(self, target: Hashable) -> bool:

@@ -93,6 +93,12 @@ class Newcomer(ShareWorker, Protocol):
         """Return the client's host."""
 
 
+class Shortened(Protocol):
+    """Work beside the workers; `is_short`: its part of a turn must be short."""
+
+    is_short: bool
+
+
 class FairShares:
     """
     The fair shares of a node.
@@ -117,7 +123,7 @@ class FairShares:
         self._flush_queue = flush_queue
         self._tell = tell
         self._on_hurry: list[Callable[[bool], None]] = []
-        self._on_short: list[Callable[[bool], None]] = []
+        self._shortened: list[Shortened] = []
         self._late: list[tuple[float, int, ShareWorker]] = []
         self._new: Rotation[str, Newcomer] = Rotation()  # the late newcomers, by host
         self._waiting = 0  # late workers and newcomers
@@ -155,9 +161,9 @@ class FairShares:
         """Call `action` with True when reads must be small, with False when they need not be."""
         self._on_hurry.append(action)
 
-    def when_short(self, action: Callable[[bool], None]) -> None:
-        """Call `action` with True when turns must be short, with False when they need not be."""
-        self._on_short.append(action)
+    def shorten(self, work: Shortened) -> None:
+        """Tell the work from now on whether turns must be short."""
+        self._shortened.append(work)
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
@@ -219,8 +225,8 @@ class FairShares:
             # The spent part of a long turn may exceed a short turn. Without a new turn, that would
             # delay all arrivals until some worker ran.
             self._charge(0.0, is_new=False)
-            for action in self._on_short:
-                action(is_short)
+            for work in self._shortened:
+                work.is_short = is_short
 
     @property
     def _has_time_for_new(self) -> bool:

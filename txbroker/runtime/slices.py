@@ -24,20 +24,22 @@ LONGEST = 0.004
 """Seconds that all slices of one turn take together."""
 
 HURRIED = 0.0005
-"""Seconds per turn while a caller waits for many turns (`FairShares.when_short`)."""
+"""Seconds per turn while slices are short."""
 
 
 class Slices:
     """
     The sliced work of all owners; the module docstring lists the guarantees.
 
+    `is_short`: slices are short, as a caller waits for many turns (`FairShares.shorten`).
     `now` is a monotonic clock; `again` schedules a call of `work` in a later turn.
     """
 
     def __init__(
         self, now: Callable[[], float], again: Callable[[], None], longest: float = LONGEST
     ) -> None:
-        self.longest = self._usual = longest
+        self.is_short = False
+        self._usual = longest
         self._now = now
         self._again = again
         self._left: dict[Hashable, deque[Iterator[object]]] = {}
@@ -55,9 +57,10 @@ class Slices:
         self._spent += seconds
         self._end_turn()
 
-    def hurry(self, is_hurried: bool) -> None:
-        """Shorten the slices while a caller waits for many turns."""
-        self.longest = HURRIED if is_hurried else self._usual
+    @property
+    def longest(self) -> float:
+        """Return the seconds that all slices of this turn may take."""
+        return HURRIED if self.is_short else self._usual
 
     def __len__(self) -> int:
         """Return the number of owners with work left."""

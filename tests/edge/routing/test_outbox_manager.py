@@ -56,7 +56,7 @@ class Bench:
     @property
     def drains(self) -> list[list[str]]:
         """The apexes of the drains of each outbox."""
-        return [[drain.apex for drain in outbox.drains] for outbox in self.outboxes._outboxes]
+        return [[drain.apex for drain in outbox.drains] for outbox in self.outboxes.outboxes]
 
 
 def test_publishes_in_doubt_for_one_other_owner_share_a_drain() -> None:

@@ -23,13 +23,14 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport import connection_output, subscribe_packets
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
-from txbroker.mqtt.transport.service import MqttService, SocketOutputs
+from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.subscribe_packets import PIECE
 from txbroker.mqtt.transport.unread_answers import DEAF_TIMEOUT, UnreadAnswers
 from txbroker.runtime.deadlines import GRAIN
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.periodic import ReactorTimers
+from txbroker.runtime.sockets.poller import SocketOutputs
 from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated
 from txbroker.storage.disk_watermark import DiskWatermark
 
@@ -86,7 +87,8 @@ class Bench:
             counters=self.edge.counters,
             measure=lambda _: self.disk,
         )
-        outputs = SocketOutputs(self.edge.router, self.turn.mark_next)
+        outputs = SocketOutputs(self.turn.mark_next)
+        outputs.router = self.edge.router
         self.edge.on_output = lambda: self.turn.mark_dirty(outputs)
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.directory = alone.directory

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txbroker.core import Router
-from txbroker.mqtt.transport.service import SocketOutputs
 from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.sockets.poller import SocketOutputs
 
 
 class Looked:
@@ -25,8 +25,8 @@ def test_a_crowd_gets_its_output_in_turns_of_their_own() -> None:
     """Whatever of the loop is ready comes in between; nobody has to ask for what is left."""
     later: list[Callable[[], None]] = []
     flush_queue = FlushQueue(later.append)
-    router = Router(lambda: flush_queue.mark_dirty(outputs))
-    outputs = SocketOutputs(router, flush_queue.mark_next)
+    outputs = SocketOutputs(flush_queue.mark_next)
+    router = outputs.router = Router(lambda: flush_queue.mark_dirty(outputs))
     crowd = [Looked(router) for _ in range(1_000)]
     for one in crowd:
         one.packet_writer.send(b"1")

@@ -26,6 +26,8 @@ class ClientBackpressure:
     """
     The back-pressure of one edge; `held_limit` bounds the bytes in memory for all owners.
 
+    `paused` has the clients that are not read, with what reads them again.
+
     `is_full`: a publish has to be stored until its owner is back, and the outboxes have no room.
     """
 
@@ -42,7 +44,7 @@ class ClientBackpressure:
         self._outboxes = outboxes
         self._held_limit = held_limit
         self._now = now
-        self._paused: dict[Session, Callable[[], None]] = {}
+        self.paused: dict[Session, Callable[[], None]] = {}
 
     # from the connections
 
@@ -59,11 +61,11 @@ class ClientBackpressure:
 
     def when_room(self, session: Session, action: Callable[[], None]) -> None:
         """Run `action` once the client may be read again."""
-        self._paused[session] = action
+        self.paused[session] = action
 
     def forget(self, session: Session) -> None:
         """Discard the action of a client that is gone."""
-        self._paused.pop(session, None)
+        self.paused.pop(session, None)
 
     # from the publisher
 
@@ -87,15 +89,13 @@ class ClientBackpressure:
 
     def resume_clients(self) -> None:
         """Resume clients that may be read again, as bytes were sent or time has passed."""
-        if not self._paused:
-            return
         has_room = (
             not self.is_full
             and self._zones.backlog.size <= self._held_limit // 2
             and self._moving_backlog() <= CONGESTED // 2
         )
-        for session in [s for s in self._paused if has_room or not s.held_size]:
-            self._paused.pop(session)()
+        for session in [s for s in self.paused if has_room or not s.held_size]:
+            self.paused.pop(session)()
 
     # internal
 

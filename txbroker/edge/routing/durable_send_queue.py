@@ -18,7 +18,7 @@ _Item = TypeVar("_Item")
 
 
 class DurableSendQueue(Generic[_Item]):
-    """A queue in front of `give`; empty whenever no item waits for the disk."""
+    """A queue in front of `give`; `waiting` counts its items, all of which wait for the disk."""
 
     def __init__(
         self,
@@ -29,11 +29,7 @@ class DurableSendQueue(Generic[_Item]):
         self._save_then = save_then
         self._give = give
         self._waiting: deque[_Waiting[_Item]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        """Number of items that wait."""
-        return len(self._waiting)
+        self.waiting = 0
 
     def send(self, item: _Item, kept: Iterable[Session]) -> None:
         """Send the item when these sessions are durable, and behind all items sent before."""
@@ -43,17 +39,20 @@ class DurableSendQueue(Generic[_Item]):
             return
         waiting = _Waiting(item, len(sessions))
         self._waiting.append(waiting)
+        self.waiting += 1
         for session in sessions:
             self._save_then(session, lambda: self._on_saved(waiting))
 
     def close(self) -> list[_Item]:
         """Send nothing more; return the items that were left."""
         waiting, self._waiting = self._waiting, deque()
+        self.waiting = 0
         return [one.item for one in waiting]
 
     def _on_saved(self, saved: _Waiting[_Item]) -> None:
         saved.missing -= 1
         while self._waiting and not self._waiting[0].missing:
+            self.waiting -= 1
             self._give(self._waiting.popleft().item)
 
 

@@ -16,13 +16,13 @@ from txbroker.edge.routing.route import Route
 
 class HeldPublishes:
     """
-    The routes of one edge that wait for others, by the queue that holds them.
+    The routes of one edge that wait for others: `by_holder`, by the queue that holds them.
 
     Invariant: a route listed under a holder has it among its queue's holders, and the reverse.
     """
 
     def __init__(self) -> None:
-        self._held: dict[PublishQueue, set[Route]] = {}
+        self.by_holder: dict[PublishQueue, set[Route]] = {}
 
     def hold(self, route: Route, found: Mapping[str, Route]) -> None:
         """Hold those routes below, by apex, within which publishes of `route` are unanswered."""
@@ -32,12 +32,12 @@ class HeldPublishes:
             for apex in holder.awaited(found):
                 below = found[apex]
                 below.queue.hold(holder)
-                self._held.setdefault(holder, set()).add(below)
+                self.by_holder.setdefault(holder, set()).add(below)
 
     def release(self, route: Route) -> Iterator[Route]:
         """Release, and yield one by one, the routes for which `route` has answered all by now."""
         holder = route.queue
-        held = self._held.get(holder)
+        held = self.by_holder.get(holder)
         if not held:
             return
         for below in list(held):
@@ -46,7 +46,7 @@ class HeldPublishes:
                 below.queue.release(holder)
                 yield below
         if not held:
-            self._held.pop(holder, None)
+            self.by_holder.pop(holder, None)
 
     def forget(self, route: Route, heir: Route) -> list[Route]:
         """
@@ -56,7 +56,7 @@ class HeldPublishes:
         Returns those that wait for nobody.
         """
         released = []
-        for below in self._held.pop(route.queue, ()):
+        for below in self.by_holder.pop(route.queue, ()):
             below.queue.release(route.queue)
             self.hold(heir, {below.apex: below})
             if not below.queue.is_held:

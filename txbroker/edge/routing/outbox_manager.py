@@ -65,7 +65,7 @@ class OutboxManager:
         self._save_then = save_then
         self._counters = counters
         self._reporter = reporter
-        self._outboxes: list[Outbox] = []
+        self.outboxes: list[Outbox] = []
         self._ending: list[Outbox] = []
         self._filling: dict[str, Outbox] = {}
         self._unsafe: dict[Outbox, deque[tuple[int, Publication]]] = {}
@@ -73,7 +73,7 @@ class OutboxManager:
         self._is_told_full = False
         self._host: DrainHost
         self._draining = DrainScheduler(
-            outboxes=self._outboxes,
+            outboxes=self.outboxes,
             zones=zones,
             store=store,
             again=again,
@@ -101,7 +101,7 @@ class OutboxManager:
 
     def save(self) -> None:
         """Save, once a second, how far the drains have come; a start then repeats few reads."""
-        for outbox in list(self._outboxes):
+        for outbox in list(self.outboxes):
             if outbox.is_empty and not outbox.is_open:
                 self._finish(outbox)
             elif outbox.is_dirty:
@@ -109,9 +109,9 @@ class OutboxManager:
 
     def check(self) -> None:
         """State what of the outboxes is durable, and who waits for that."""
-        for outbox in self._outboxes:
+        for outbox in self.outboxes:
             outbox.check()
-        strange = self._unsafe.keys() - {*self._outboxes, *self._ending}
+        strange = self._unsafe.keys() - {*self.outboxes, *self._ending}
         holds(self, 22, "who waits is in an outbox that is here", not strange, len(strange))
         for zone, outbox in self._filling.items():
             is_its = outbox.is_open and outbox.zone == zone
@@ -147,7 +147,7 @@ class OutboxManager:
 
     def is_idle(self, route: Route) -> bool:
         """True if no entry for this owner is left, so that a publish need not wait behind one."""
-        if self._outboxes:
+        if self.outboxes:
             self.refresh()
         return not route.queue.is_draining
 
@@ -164,7 +164,7 @@ class OutboxManager:
         """Return the zones for which entries of the client may be left."""
         return [
             drain.apex
-            for outbox in self._outboxes
+            for outbox in self.outboxes
             for drain in outbox.drains
             if drain.is_busy and outbox.may_hold(client_id, drain.taken)
         ]
@@ -233,14 +233,14 @@ class OutboxManager:
         Without an outbox of that key the entry was drained.
         """
         key, number = entry
-        found = next((outbox for outbox in self._outboxes if outbox.key == key), None)
+        found = next((outbox for outbox in self.outboxes if outbox.key == key), None)
         return found is None or number <= found.last
 
     # from the edge
 
     def keys(self) -> Iterable[MarkKey]:
         """Return the streams that owners may be asked about."""
-        return chain.from_iterable(o.keys() for o in (*self._outboxes, *self._ending))
+        return chain.from_iterable(o.keys() for o in (*self.outboxes, *self._ending))
 
     def on_online(self, route: Route) -> None:
         """Schedule the drains: the owner is connected, or has credit."""
@@ -305,7 +305,7 @@ class OutboxManager:
         outbox.origins = dict.fromkeys(state.origins)
         outbox.drains = [OutboxDrain(outbox, d, is_restored=is_restored) for d in state.drains]
         log.on_durable = partial(self._on_durable, outbox)
-        self._outboxes.append(outbox)
+        self.outboxes.append(outbox)
         return outbox
 
     def _save(self, outbox: Outbox) -> None:
@@ -316,7 +316,7 @@ class OutboxManager:
         """Drop an outbox all of whose entries were accepted."""
         self._close(outbox)
         self._unsafe.pop(outbox, None)
-        self._outboxes.remove(outbox)
+        self.outboxes.remove(outbox)
         self._draining.assign()
         # After a crash the outbox may come back, until the deletion is durable. Without their marks
         # its entries would be accepted twice.

@@ -64,7 +64,7 @@ class Publisher:
 
     def wire(self, pass_on: Callable[[Run], bool]) -> None:
         """
-        Set the port that passes a run straight to this node's own zone or clients.
+        Set the port that passes a run of this node's own zone straight there, or to its clients.
 
         The port returns False if the run has to go through all steps.
         """
@@ -99,23 +99,26 @@ class Publisher:
         """Publish many packets of one client, in order."""
         if run.has_properties and run.expires:
             run.came = self._now()
-        if self._pass_on is not None and self._pass_on(run):
-            return
-        for route, part in self._zones.split(run):
-            self._publish_part(route, part)
+        for route, part in self._zones.router.split(run):
+            if not (route.is_local and self._pass_on is not None and self._pass_on(part)):
+                self._publish_part(route, part)
 
     def _publish_part(self, route: Route, run: Run) -> None:
-        queue, outboxes = route.queue, self._outboxes
-        is_clear = queue.is_clear and not (run.qos and not outboxes.is_idle(route))
+        queue = route.queue
+        is_clear = queue.is_clear and not self._is_behind(route, run)
         if is_clear and route.send(run):
             if not queue.is_clear and queue.waiting:
                 self.wake(route)
-        elif route.port is None or queue.is_late or (run.qos and not outboxes.is_idle(route)):
+        elif route.port is None or queue.is_late or self._is_behind(route, run):
             for publication in unfold((run,)):
                 self.publish(publication)
         else:
             self._wait(route, run)
             self.flush(route)
+
+    def _is_behind(self, route: Route, run: Run) -> bool:
+        """True if a run of QoS 1 or 2 may have to wait behind entries of an outbox."""
+        return bool(run.qos and self._outboxes.outboxes) and not self._outboxes.is_idle(route)
 
     def resend(self, publication: Publication, origin: OriginId) -> None:
         """Resend a client's publish that an earlier process sent as `origin`; it is in doubt."""
@@ -161,7 +164,8 @@ class Publisher:
             for route in self._zones:
                 if route.is_away and (route.queue.waiting or route.queue.doubts):
                     self._store_waiting(route)
-        congestion.resume_clients()
+        if congestion.paused:
+            congestion.resume_clients()
 
     # from the owners
 
@@ -318,7 +322,7 @@ class Publisher:
     # internal
 
     def _settle_runs(self, runs: list[Run]) -> None:
-        for run, packet_ids in self._zones.answer(runs):
+        for run, packet_ids in self._zones.router.answer(runs):
             run.session.receiver.on_others_taken(run, packet_ids)
 
     def _doubt(self, route: Route, doubts: list[InDoubt]) -> None:
@@ -407,6 +411,8 @@ class Publisher:
             route.queue.go_behind()
 
     def _release_held(self, route: Route) -> None:
+        if not self._held.by_holder:
+            return
         for below in self._held.release(route):
             # Unanswered publishes may have left their doubt for an outbox. Publishes below go
             # behind these.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 
-from txbroker.core import Router, Run
+from txbroker.core import Router
 from txbroker.core.sorted_filters import SortedApexes
 from txbroker.edge.routing.cut_map import CutChanges
 from txbroker.edge.routing.publish_queue import WaitingBytes
@@ -46,7 +46,7 @@ class ResolverCache:
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_full` is called each time that a zone is evicted to make room."""
-        self._router = router
+        self.router = router
         self._on_full = on_full
         self.backlog = WaitingBytes()
         self.changes = CutChanges[Route]()
@@ -87,16 +87,8 @@ class ResolverCache:
 
     def find(self, topic: str) -> Route:
         """Return the route of the deepest known zone that covers the topic."""
-        found: Route = self._router.routes.find(topic)
+        found: Route = self.router.routes.find(topic)
         return found
-
-    def split(self, run: Run) -> list[tuple[Route, Run]]:
-        """Split a run by route, in order."""
-        return self._router.split(run)
-
-    def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
-        """Acknowledge durable runs; return each run that has lost packet ids, with these ids."""
-        return self._router.answer(runs)
 
     def enclosing(self, apex: str) -> Route:
         """
@@ -113,7 +105,7 @@ class ResolverCache:
             self._routes[cut.apex] = route
             if cut.apex:
                 self._apexes.add(cut.apex)
-            self._router.routes.set(cut.apex, route)
+            self.router.routes.set(cut.apex, route)
             self._changed(cut.apex)
         else:
             route.learn_cut(cut)
@@ -124,7 +116,7 @@ class ResolverCache:
         if route.apex:
             self._routes.pop(route.apex, None)
             self._apexes.discard(route.apex)
-            self._router.routes.remove(route.apex)
+            self.router.routes.remove(route.apex)
         else:
             route.learn_cut(None)
         self._changed(route.apex)

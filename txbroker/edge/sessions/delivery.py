@@ -57,7 +57,7 @@ buffers.
 
 
 class Delivery:
-    """Delivers to the sessions of connected clients; see the module's text."""
+    """Delivers to the sessions of connected clients; late QoS 0 in `slices`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Delivery:
         self._interests = interests
         self._router = router
         self._now = now
-        self._slices = Slices(now, again, LONGEST)
+        self.slices = Slices(now, again, LONGEST)
         self._late = 0
         self._late_size = 0
         self._delivered = 0
@@ -123,7 +123,7 @@ class Delivery:
         until = self._until(began, message.qos)
         single = _Single(message, place, is_read=is_read)
         for session, subscriptions in found.items():
-            is_busy = not message.qos and self._slices.is_busy(session)
+            is_busy = not message.qos and self.slices.is_busy(session)
             if self._now() < until and not is_busy:
                 self._give_single(session, subscriptions, single)
             elif message.qos and place is not None and not is_read:
@@ -132,7 +132,7 @@ class Delivery:
                     self._give_later(session, self._give_late_single(session, read), 1, read)
             else:
                 self._give_later(session, self._give_late_single(session, single), 1, single)
-        self._slices.charge(self._now() - began)
+        self.slices.charge(self._now() - began)
 
     def deliver_runs(self, runs: list[Run], part: JournalId) -> None:
         """
@@ -162,7 +162,7 @@ class Delivery:
             give = self._give_kept if run.qos else self._give_qos0
             for session, indices in sessions.items():
                 give(session, messages, indices, until)
-            self._slices.charge(self._now() - began)
+            self.slices.charge(self._now() - began)
         full = self._router.dequeue_full()
         until = self._now() + FULL_FOR if full else 0.0
         for packet_writer in full:
@@ -171,19 +171,15 @@ class Delivery:
                 if self._now() >= until:
                     break
 
-    def hurry(self, is_hurried: bool) -> None:
-        """Shorten the deliveries of QoS 0 in a turn while a caller waits for many turns."""
-        self._slices.hurry(is_hurried)
-
     def work(self) -> None:
         """Deliver late messages, in another turn."""
-        self._slices.work()
+        self.slices.work()
 
     # internal
 
     def _until(self, now: float, qos: int) -> float:
         """Return the time until which messages are delivered in this turn."""
-        return now + (KEPT_FOR if qos else self._slices.longest) - self._slices.spent
+        return now + (KEPT_FOR if qos else self.slices.longest) - self.slices.spent
 
     def _give_kept(
         self, session: Session, messages: _Messages, indices: list[int], until: float
@@ -214,7 +210,7 @@ class Delivery:
         if not (is_straight or session.sender.takes_runs):
             until = float("inf")  # late, they would be overtaken when it takes messages straight
         given = 0
-        if not self._slices.is_busy(session):
+        if not self.slices.is_busy(session):
             choice = _Choice(self._router, session, messages)
             given = self._give_until(choice, indices, until)
             session.update_live()
@@ -275,7 +271,7 @@ class Delivery:
         else:
             self._late += count
             self._late_size += held.hold()
-            self._slices.start(session, self._end_late(steps, count, held))
+            self.slices.start(session, self._end_late(steps, count, held))
 
     def _end_late(
         self, steps: Iterator[None], count: int, held: _Messages | _Single

@@ -214,10 +214,14 @@ class SessionConnect:
 
 
 class PublishBarrier:
-    """Holds publishes back until earlier nodes of the session have finished theirs."""
+    """
+    Holds publishes back until earlier nodes of the session have finished theirs.
+
+    `held` has the clients of whose publishes any may have to wait.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.held: dict[str, dict[str, tuple[str, ...]]] = {}
         self._waiting: dict[str, Callable[[], None]] = {}
 
     def set(self, client_id: str, node: str, pending_publishes: PendingPublishes) -> None:
@@ -225,30 +229,26 @@ class PublishBarrier:
         Note that the node has still to publish to these zones; run the waiting action if none are
         left.
         """
-        nodes = self._open.setdefault(client_id, {})
+        nodes = self.held.setdefault(client_id, {})
         nodes[node] = pending_publishes.zones
         if not pending_publishes.zones:
             del nodes[node]
         if not nodes:
-            del self._open[client_id]
+            del self.held[client_id]
             action = self._waiting.pop(client_id, None)
             if action is not None:
                 action()
 
     def end(self, client_id: str) -> None:
         """Hold nothing back any more: the session is here no more."""
-        self._open.pop(client_id, None)
+        self.held.pop(client_id, None)
 
     def must_wait(self, client_id: str, topic: str) -> bool:
         """True if a publish of the client to this topic would overtake an earlier publish."""
-        nodes = self._open.get(client_id)
+        nodes = self.held.get(client_id)
         return nodes is not None and any(
             is_within(topic, zone) for zones in nodes.values() for zone in zones
         )
-
-    def may_block(self, client_id: str) -> bool:
-        """True if any publish of the client may have to wait."""
-        return client_id in self._open
 
     def when_done(self, client_id: str, action: Callable[[], None]) -> None:
         """Run `action` when the earlier nodes have no publishes left."""

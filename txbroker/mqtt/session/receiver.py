@@ -29,6 +29,9 @@ _NONE: Final[set[int]] = set()  # of all sessions without such flows; nothing is
 class ReceivingSession(Protocol):
     """The session, as the receiver of what its client publishes sees it."""
 
+    may_gather: bool
+    """True if publishes of QoS 1 and 2 may arrive in runs now; written by the receiver."""
+
     @property
     def clean(self) -> bool:
         """True if the session ends with its connection."""
@@ -69,6 +72,7 @@ class SessionReceiver:
         self._changed: dict[int, None] = {}
         self._earlier = _NONE
         self._turns: AckOrder | None = None
+        session.may_gather = True
 
     # from the session
 
@@ -113,11 +117,6 @@ class SessionReceiver:
         self._begin()
 
     # from the connection and the edge
-
-    @property
-    def is_plain(self) -> bool:
-        """True if publishes of QoS 1 and 2 may arrive in runs now."""
-        return self._turns is None
 
     def adopt(self, run: Run) -> list[InboundPublish]:
         """Split a run; return the flow of each of its publishes."""
@@ -318,7 +317,12 @@ class SessionReceiver:
 
     def _start_ack_order(self) -> None:
         """Begin an order of acknowledgements for the flows that the next connection may resend."""
-        self._turns = AckOrder(self._flows) if self._flows else None
+        self._order(AckOrder(self._flows) if self._flows else None)
+
+    def _order(self, turns: AckOrder | None) -> None:
+        """Acknowledge in this order; None: each publish by itself, and runs as a whole."""
+        self._turns = turns
+        self._session.may_gather = turns is None
 
     def _enter(self, flow: InboundPublish, topic: str, *, is_repeat: bool) -> None:
         """Enter a publish into the order of acknowledgements."""
@@ -342,7 +346,7 @@ class SessionReceiver:
                 self._answer(after)
             after = turns.end(after)
         if turns.is_over:
-            self._turns = None
+            self._order(None)
 
 
 def _is_repeat(packet: Publish, flow: InboundPublish) -> bool:

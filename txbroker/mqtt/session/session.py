@@ -91,11 +91,12 @@ class Session:
 
     `places` say how far the session has come in the journals. `sender` has what goes to the client,
     and `receiver` what comes from it (`has_received`: it is there by now). State that concerns more
-    than one of them is here. `is_special`: True if any of its subscriptions is or was. `when_asked`
-    is called once when less is `subscribing`. `shared`: the shared subscriptions by their whole
-    filter. `number`: under which a store keeps what it has very many of; 0: none. `expiry`: seconds
-    that a kept session outlives its connection; None: `session_limits.age`. `level`: the protocol
-    that its client spoke last.
+    than one of them is here. `may_gather`: publishes of QoS 1 and 2 may arrive in runs.
+    `is_special`: True if any of its subscriptions is or was. `when_asked` is called once when less
+    is `subscribing`. `shared`: the shared subscriptions by their whole filter. `number`: under
+    which a store keeps what it has very many of; 0: none. `expiry`: seconds that a kept session
+    outlives its connection; None: `session_limits.age`. `level`: the protocol that its client spoke
+    last.
     """
 
     __slots__ = (
@@ -113,6 +114,7 @@ class Session:
         "incarnation",
         "is_over",
         "is_special",
+        "may_gather",
         "level",
         "number",
         "sender",
@@ -153,6 +155,7 @@ class Session:
             self.sender = DurableSender(self, limits=limits)
         self._receiver: SessionReceiver | None = None
         self.has_received = False
+        self.may_gather = False
         self.watcher = watcher
         self._matching: dict[str, tuple[Subscription, ...]] | None = None
 
@@ -207,11 +210,6 @@ class Session:
     def stored_publishes(self) -> Iterable[InboundPublish]:
         """Return the open QoS 2 publishes that a store must persist."""
         return (flow for flow in self.open_publishes() if flow.is_kept)
-
-    @property
-    def may_gather(self) -> bool:
-        """True if publishes of QoS 1 and 2 may arrive in runs now."""
-        return self._receiver is not None and self._receiver.is_plain
 
     @property
     def durable_sender(self) -> DurableSender:

@@ -141,9 +141,10 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
             and not self._is_refused()
         ):
             self._stop_reading(session)
-        has_more = is_over and self._may_work()
-        self._regulate()
-        return has_more
+        may_work = self._may_work()
+        if self._is_paused or not may_work:
+            self._regulate()
+        return is_over and may_work
 
     def fail(self, error: Exception) -> None:
         """Close the connection whose work raised; other connections continue."""
@@ -213,7 +214,7 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
             service.unauthenticated.hold(self, packet_reader.awaited)
         elif not is_first and packet_reader.awaited >= HALF:
             service.halves.hold(self, packet_reader.awaited)
-        else:
+        elif service.halves.held:
             service.halves.forget(self)
 
     def _may_gather(self, session: Session) -> bool:
@@ -224,7 +225,7 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
             session.may_gather
             and not is_counted
             and not service.watermark.is_short
-            and not service.successions.may_block(self._client_id)
+            and self._client_id not in service.successions.held
         )
 
     def _publish_gathered(self, session: Session) -> None:

@@ -31,25 +31,6 @@ class ClientConnection(Protocol):
         """Close the connection as the node stops: the will is discarded."""
 
 
-class SocketOutputs:
-    """The output gathered for clients in a turn; `again` schedules `flush` in another turn."""
-
-    def __init__(self, router: Router, again: Callable[[SocketOutputs], None]) -> None:
-        self._router = router
-        self._again = again
-
-    def flush(self) -> None:
-        """
-        Write the gathered output at the end of a turn, and let connections with leftover output
-        react.
-        """
-        for packet_writer in self._router.send_outputs():
-            if packet_writer.connection is not None:
-                packet_writer.connection.flush()
-        if self._router.has_outputs:
-            self._again(self)
-
-
 class MqttService:
     """The node's parts that every connection uses, its limits, and the open connections."""
 
@@ -97,8 +78,8 @@ class MqttService:
         self.halves = halves
         self.shares = shares
         edge.feeds.wire(shares)
-        shares.when_short(edge.slices.hurry)
-        shares.when_short(edge.delivery.hurry)
+        shares.shorten(edge.slices)
+        shares.shorten(edge.delivery.slices)
         self.make_client_id = make_client_id
         self.max_packet = max_packet
         self.max_connections = max_connections

@@ -22,7 +22,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
-from txbroker.core import FED, READ_SIZE, Sockets
+from txbroker.core import FED, READ_SIZE, Router, Sockets
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.sockets.accepted import ABORTED, AcceptedStream
 from txbroker.runtime.sockets.selector import Selector
@@ -58,6 +58,26 @@ class Pollable(Protocol):
 
     def connectionLost(self, reason: Failure) -> None:
         """Handle the end of the connection."""
+
+
+class SocketOutputs:
+    """The output gathered for clients in a turn; `again` schedules `flush` in another turn."""
+
+    router: Router
+
+    def __init__(self, again: Callable[[SocketOutputs], None]) -> None:
+        self._again = again
+
+    def flush(self) -> None:
+        """
+        Write the gathered output at the end of a turn, and let connections with leftover output
+        react.
+        """
+        for packet_writer in self.router.send_outputs():
+            if packet_writer.connection is not None:
+                packet_writer.connection.flush()
+        if self.router.has_outputs:
+            self._again(self)
 
 
 class Poller:
