@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.support.clock import Clock
-from txbroker.edge.sessions.client_sessions import OpenedSession
-from txbroker.edge.sessions.connect_procedure import ConnectingClient, ConnectProcedure
+from txbroker.edge.sessions.connect_procedure import (
+    ConnectingClient,
+    ConnectProcedure,
+    OpenedSession,
+)
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import SessionConnect

@@ -24,8 +24,8 @@ from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
 from txbroker.directory.requests import OtherView, Registered, Reply, Request
-from txbroker.edge.sessions.client_sessions import ClientSessions, OpenedSession
-from txbroker.edge.sessions.connect_procedure import ConnectProcedure
+from txbroker.edge.sessions.client_sessions import ClientSessions
+from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.session_connect import SessionConnect
 from txbroker.model.machine_time import MachineTime

@@ -19,8 +19,11 @@ from txbroker.directory.effects import AwaitDurable
 from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_interest import OwnerInterest
-from txbroker.edge.sessions.client_sessions import OpenedSession
-from txbroker.edge.sessions.connect_procedure import ConnectingClient, ConnectProcedure
+from txbroker.edge.sessions.connect_procedure import (
+    ConnectingClient,
+    ConnectProcedure,
+    OpenedSession,
+)
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.session_connect import ConnectRefused
 from txbroker.edge.sessions.session_format import decode_window, encode_window

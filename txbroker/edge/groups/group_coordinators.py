@@ -20,8 +20,7 @@ from txbroker.core import Router
 from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge
 from txbroker.edge.groups.member_port import MemberPort
 from txbroker.edge.routing.group_report import GroupReport
-from txbroker.edge.sessions.client_sessions import TAKEN_OVER, OpenedSession
-from txbroker.edge.sessions.connect_procedure import ConnectProcedure
+from txbroker.edge.sessions.connect_procedure import TAKEN_OVER, ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import SessionConnect
 from txbroker.model.reporter import Reporter

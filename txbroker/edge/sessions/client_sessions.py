@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
-import attrs
-
 from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.edge_limits import EdgeLimits
@@ -22,7 +20,12 @@ from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
-from txbroker.edge.sessions.connect_procedure import ConnectingClient
+from txbroker.edge.sessions.connect_procedure import (
+    TAKEN_OVER,
+    ConnectingClient,
+    OpenedSession,
+    end_superseded,
+)
 from txbroker.edge.sessions.connection_wills import ClientPresence, ConnectionWills
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.session_cursors import SessionCursors
@@ -41,27 +44,8 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Connect, Publish
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 
-TAKEN_OVER = "client id taken over"
-"""The reason with which an earlier connection of a client is closed."""
-
-
 AWAY_FOR_LONG = 60.0
 """Seconds; the session of a client that was away for longer is saved with the next group commit."""
-
-
-@attrs.define(eq=False)
-class OpenedSession:
-    """
-    The session of a CONNECT, found or made here; `client` waits for CONNACK.
-
-    `present`: CONNACK reports session present [MQTT-3.2.2-2]. `is_durable`: True if CONNACK need
-    not wait for the store.
-    """
-
-    session: Session
-    present: bool
-    is_durable: bool
-    client: ConnectingClient
 
 
 class ClientSessions:
@@ -460,9 +444,3 @@ class ClientSessions:
         del self.sessions[session.client_id]
         if self._presence is not None and not session.clean:
             self._presence.ended(session.client_id)
-
-
-def end_superseded(client: ConnectingClient, reason: str = TAKEN_OVER) -> None:
-    """Close a connection that waits for CONNACK: another one has its client id."""
-    if client.is_open:
-        client.close(reason, ReasonCode.SESSION_TAKEN_OVER)

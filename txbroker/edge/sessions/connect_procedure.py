@@ -1,5 +1,5 @@
 """
-The steps that the procedure of a CONNECT requests from the runner (`ConnectRunner`).
+The steps of a CONNECT, as its procedure requests them from `ConnectRunner`, and its result.
 
 A procedure is a generator: it yields steps, and resumes with the result of each. So one function
 has all steps from CONNECT to CONNACK in their order. A test can run it, and lose messages and kill
@@ -16,8 +16,13 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from txbroker.directory.effects import AwaitDurable, Procedure
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 T = TypeVar("T")
+
+TAKEN_OVER = "client id taken over"
+"""The reason with which an earlier connection of a client is closed."""
 
 
 class ConnectingClient(Protocol):
@@ -35,6 +40,21 @@ class ConnectingClient(Protocol):
 
     def host(self) -> str:
         """Return the client's network, which takes its turns with other ones."""
+
+
+@attrs.define(eq=False)
+class OpenedSession:
+    """
+    The session of a CONNECT, found or made here; `client` waits for CONNACK.
+
+    `present`: CONNACK reports session present [MQTT-3.2.2-2]. `is_durable`: True if CONNACK need
+    not wait for the store.
+    """
+
+    session: Session
+    present: bool
+    is_durable: bool
+    client: ConnectingClient
 
 
 @attrs.frozen(kw_only=True)
@@ -60,3 +80,9 @@ class Announce:
 
 ConnectStep = LookUp | AwaitDurable | Announce
 ConnectProcedure = Generator[ConnectStep, Any, T]
+
+
+def end_superseded(client: ConnectingClient, reason: str = TAKEN_OVER) -> None:
+    """Close a connection that waits for CONNACK: another one has its client id."""
+    if client.is_open:
+        client.close(reason, ReasonCode.SESSION_TAKEN_OVER)

@@ -29,16 +29,14 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.directory_ports import PendingPublishes
 from txbroker.directory.effects import AwaitDurable
 from txbroker.directory.session_takeover import SessionFound, TakeoverRefused
-from txbroker.edge.sessions.client_sessions import (
-    ClientSessions,
-    OpenedSession,
-    end_superseded,
-)
+from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import (
     Announce,
     ConnectingClient,
     ConnectProcedure,
     LookUp,
+    OpenedSession,
+    end_superseded,
 )
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.model.topics import is_within

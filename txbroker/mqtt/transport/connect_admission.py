@@ -12,8 +12,7 @@ from typing import Final
 import attrs
 
 from txbroker.core import Flows
-from txbroker.edge.sessions.client_sessions import OpenedSession
-from txbroker.edge.sessions.connect_procedure import ConnectProcedure
+from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.model.network import network_of
 from txbroker.model.share_name import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
