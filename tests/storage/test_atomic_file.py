@@ -15,6 +15,7 @@ from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, Staged
 from txbroker.model.errors import StoreError
 from txbroker.mqtt.wire.message import Message
 from txbroker.storage import atomic_file
+from txbroker.storage.files import DiskFull
 from txbroker.v1 import store_pb2
 
 
@@ -146,3 +147,18 @@ def test_full_disk_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatc
         ReceivedZoneFile(path).save(zone())
 
     assert contents(zone(b"old")) == contents(ReceivedZoneFile(path).load())
+
+
+def test_a_file_that_does_not_fit_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes would occupy the room that the next attempt needs."""
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(DiskFull):
+        atomic_file.replace(tmp_path / "state.json", [bytes(10_000)])
+
+    assert [] == list(tmp_path.iterdir())
