@@ -21,11 +21,19 @@ def shared_subscription(topic_filter: str) -> tuple[str, str] | None:
     group, slash, shared = topic_filter[len(GROUP_PREFIX) :].partition("/")
     if not group:
         # [MQTT-4.8.2-1]
-        raise TopicError("A shared subscription names its group.", "MQTT-4.8.2-1")
+        raise TopicError(
+            "A shared subscription names its group: $share/GROUP/FILTER.", "MQTT-4.8.2-1"
+        )
     if "+" in group or "#" in group:
         # [MQTT-4.8.2-2]
-        raise TopicError("The group of a shared subscription has no wildcards.", "MQTT-4.8.2-2")
+        raise TopicError(
+            "The group of a shared subscription has no wildcards: $share/GROUP/FILTER.",
+            "MQTT-4.8.2-2",
+        )
     if not slash or not shared:
         # [MQTT-4.8.2-2]
-        raise TopicError("A shared subscription has a filter after its group.", "MQTT-4.8.2-2")
+        raise TopicError(
+            "A shared subscription has a filter after its group: $share/GROUP/FILTER.",
+            "MQTT-4.8.2-2",
+        )
     return group, shared

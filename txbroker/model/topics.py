@@ -54,10 +54,14 @@ def validate_topic_filter(text: str) -> None:
     hashes = text.count("#")
     if hashes and (hashes > 1 or not (text == "#" or text.endswith("/#"))):
         # [MQTT-4.7.1-2]
-        raise TopicError("The wildcard # fills the last level of a filter.", "MQTT-4.7.1-2")
+        raise TopicError(
+            "The wildcard # fills the last level of a filter, as in a/#.", "MQTT-4.7.1-2"
+        )
     if "+" in text and any("+" in level and level != "+" for level in text.split("/")):
         # [MQTT-4.7.1-3]
-        raise TopicError("The wildcard + fills a whole level of a filter.", "MQTT-4.7.1-3")
+        raise TopicError(
+            "The wildcard + fills a whole level of a filter, as in a/+/b.", "MQTT-4.7.1-3"
+        )
 
 
 def validate_apex(text: str) -> None:

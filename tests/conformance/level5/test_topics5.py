@@ -7,6 +7,7 @@ import pytest
 from tests.conformance.harness import unique
 from tests.conformance.level5_statements import level5_statement
 from tests.support import wire5
+from tests.support.wire5 import REASON_STRING
 
 from .harness import Bench5
 
@@ -134,3 +135,22 @@ def test_topics_are_ordered(brokers5: Bench5, qos: int, expiry: int | None) -> N
         pub.publish(brokers5.topic(), payload, qos=qos)
     for sub in (exact, wild):
         assert [message.payload for message in sub.take(40)] == numbers
+
+
+REFUSED = {
+    "a/#/b": "Topic filter 'a/#/b': The wildcard # fills the last level of a filter, as in a/#.",
+    "a/b+": "Topic filter 'a/b+': The wildcard + fills a whole level of a filter, as in a/+/b.",
+    "$share/g": "Topic filter '$share/g': A shared subscription has a filter after its group: "
+    "$share/GROUP/FILTER.",
+    "x/" * 300: f"'{'x/' * 30}...' has 301 levels: use 200, or raise limits.levels.",
+}
+
+
+@level5_statement("MQTT-4.7.1-1", "MQTT-4.7.1-2")
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused_filter_is_named(broker5: Bench5, text: str) -> None:
+    """The reason says which filter it is, what is wrong with it, and how it would be right."""
+    client = broker5.client()
+    client.send(wire5.subscribe(1, (text, 0)))
+    found = client.expect_disconnect(0x8F)
+    assert REFUSED[text] == wire5.first(found.properties, REASON_STRING)

@@ -14,6 +14,7 @@ from txbroker.model.topics import LEVELS, TopicError, validate_topic_filter, val
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
+_SHOWN = 60  # characters of a topic in a reason
 _FILTER_INVALID = ReasonCode.TOPIC_FILTER_INVALID  # to look up an enum's member takes its time
 
 
@@ -150,13 +151,14 @@ def topic_name_of(raw: bytes) -> str:
     text = text_of(raw)
     if b"+" in raw or b"#" in raw:
         # [MQTT-3.3.2-2]
-        reason = "A message's topic name contains a wildcard."
+        reason = f"Topic {shown(text)} has a wildcard: publish to one topic, without + and #."
         raise ProtocolViolation("MQTT-3.3.2-2", reason, reason_code=ReasonCode.TOPIC_NAME_INVALID)
     try:
         validate_topic_name(text)
     except TopicError as error:
         code = ReasonCode.TOPIC_NAME_INVALID
-        raise ProtocolViolation(error.rule, str(error), reason_code=code) from None
+        reason = f"Topic {shown(text)}: {error}"
+        raise ProtocolViolation(error.rule, reason, reason_code=code) from None
     check_levels(text)
     return text
 
@@ -167,9 +169,15 @@ def topic_filter_of(raw: bytes) -> str:
     try:
         validate_topic_filter(text)
     except TopicError as error:
-        raise ProtocolViolation(error.rule, str(error), reason_code=_FILTER_INVALID) from None
+        reason = f"Topic filter {shown(text)}: {error}"
+        raise ProtocolViolation(error.rule, reason, reason_code=_FILTER_INVALID) from None
     check_levels(text, _FILTER_INVALID)
     return text
+
+
+def shown(text: str) -> str:
+    """Return a topic or filter for a reason of one line: quoted, and cut if it is long."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
 _most_levels = LEVELS
@@ -190,7 +198,8 @@ def limit_levels(most: int) -> None:
 def check_levels(text: str, reason_code: ReasonCode = ReasonCode.TOPIC_NAME_INVALID) -> None:
     """Raise `ProtocolViolation` for a topic or filter of more levels than `limits.levels`."""
     if len(text) >= _most_levels and text.count("/") >= _most_levels:
-        reason = f"A topic has more than {_most_levels} levels."
+        found = text.count("/") + 1
+        reason = f"{shown(text)} has {found} levels: use {_most_levels}, or raise limits.levels."
         raise ProtocolViolation("limits.levels", reason, reason_code=reason_code)
 
 

@@ -17,6 +17,7 @@ from txbroker.mqtt.wire.fields import (
     RECENT_TOPIC_BYTES,
     FieldReader,
     recent_topic_name_of,
+    shown,
     topic_name_of,
     truncated,
 )
@@ -120,7 +121,8 @@ def _filter(fields: FieldReader) -> tuple[str, bool]:
         return topic_filter, shared_subscription(topic_filter) is not None
     except TopicError as error:
         code = ReasonCode.TOPIC_FILTER_INVALID
-        raise ProtocolViolation(error.rule, str(error), reason_code=code) from None
+        reason = f"Topic filter {shown(topic_filter)}: {error}"
+        raise ProtocolViolation(error.rule, reason, reason_code=code) from None
 
 
 def _decode_subscribe(body: bytes) -> Subscribe:
