@@ -37,7 +37,8 @@ _PURE_FILES = """
     link.held_answers link.link_client link.link_hello link.link_port link.link_server
     link.owner_checks link.publish_receiver link.publish_sender
     pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page
-    pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.link_convert
+    pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.call_headers
+    rpc.link_convert
     runtime.backpressure runtime.deadlines runtime.fair_shares runtime.flush_queue
     runtime.rotation runtime.slices
 """

@@ -23,6 +23,7 @@ Attack = Callable[[Ports], Iterator[None]]
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA, HEADERS, RESET, SETTINGS, PING, UPDATE, CONTINUATION = 0x0, 0x1, 0x3, 0x4, 0x6, 0x8, 0x9
+ACK: Final = 0x1
 END_HEADERS: Final = 0x4
 END_STREAM: Final = 0x1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.nodes import NodeProcess, topology
+from tests.support.nodes import ROOT, NodeProcess, topology
+from tests.system.attacks import command
 from txbroker.rpc.streams import LONGEST_TEXT
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
@@ -47,6 +49,17 @@ def test_compressed_messages_are_not_taken(node: NodeProcess) -> None:
     with grpc.insecure_channel(node.grpc) as channel:
         assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30).node == "n"
     assert resident(node) < before + 50 * MIB
+
+
+def test_headers_without_end_take_no_memory(node: NodeProcess) -> None:
+    """gRPC kept them, of hundreds of calls: 100 MB and more a second."""
+    with grpc.insecure_channel(node.grpc) as channel:
+        ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30)
+        before = resident(node)
+        subprocess.run(command("http2-long", node, 3.0), cwd=ROOT, check=True)
+        assert ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=30).node == "n"
+    assert resident(node) < before + 25 * MIB
+    node.wait_event("control.disconnected")
 
 
 @pytest.mark.parametrize("size", [2 * MIB, 60_000])

@@ -35,11 +35,15 @@ from txbroker.node.node_base import NodeBase
 from txbroker.node.owner_role import OwnerRole
 from txbroker.node.session_listing import session_pages
 from txbroker.rpc.channels import CALLS, CALLS_OF_HOST, SERVER_OPTIONS, Doorkeeper
+from txbroker.rpc.control_port import ControlPort
 from txbroker.rpc.pieced_calls import Pieces
 from txbroker.runtime.sockets.listeners import Listeners
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import add_ControlServicer_to_server
 from txbroker.v1.directory_pb2_grpc import add_DirectoryServicer_to_server
+
+log = get_logger()
 
 STOP_GRACE = 1.0
 """Seconds that running gRPC calls have when the node stops."""
@@ -90,6 +94,7 @@ class ControlPlane:
         self._journal_service = self._build_journal_service()
         self._ledger_service = self._build_ledger_service()
         self._server: grpc.aio.Server | None = None
+        self._port: ControlPort | None = None
 
     # life
 
@@ -115,14 +120,16 @@ class ControlPlane:
         add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
         handlers = self._journal_service.handlers(), self._ledger_service.handlers()
         server.add_generic_rpc_handlers(handlers)
+        later = asyncio.get_running_loop().call_soon_threadsafe
+        self._port = port = ControlPort(later, self._on_refused_peer)
         try:
-            bound = server.add_insecure_port(str(config.grpc))
-        except RuntimeError:
-            bound = 0
-        if bound == 0:
-            raise listeners.cannot_bind("grpc", str(config.grpc))
+            bound = port.bind(config.grpc.host, config.grpc.port)
+        except OSError as error:
+            raise listeners.cannot_bind("grpc", str(config.grpc), error) from error
+        server.add_insecure_port(port.inner)
         await server.start()
         self._server = server
+        port.start()
         self._node_base.node_grant.grpc = str(Address(config.dial_host, bound))
 
     async def refuse_twin(self, earlier: str | None) -> None:
@@ -161,6 +168,8 @@ class ControlPlane:
         self._journal_service.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
+        if self._port is not None:
+            self._port.close()
 
     # from the joiner
 
@@ -177,6 +186,12 @@ class ControlPlane:
             self._on_fatal(f"{where}: {reason}")
         else:
             self._owner.holding.refuse(reason, cut_off)
+
+    # from the port
+
+    def _on_refused_peer(self, peer: str, reason: str) -> None:
+        self._node_base.counters.add("control.refused")
+        log_limited(log.warning, "control.disconnected", kind=reason, peer=peer, reason=reason)
 
     # building
 

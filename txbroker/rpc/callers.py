@@ -56,6 +56,11 @@ class JoinedConnections:
 
 
 def _host_of(peer: str) -> str:
-    """Return the network without the port, which differs for each connection."""
-    family, _, host = unquote(peer.rpartition(":")[0]).partition(":")
+    """
+    Return the network without the port, which differs for each connection.
+
+    The address is behind the name of a connection that comes by a `ControlPort`.
+    """
+    address = unquote(peer).rpartition("/")[2]
+    family, _, host = address.rpartition(":")[0].partition(":")
     return f"{family}:{network_of(host.strip('[]'))}"
