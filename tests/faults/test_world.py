@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,18 @@ def test_each_end_of_a_process_is_noted_once(world: World) -> None:
     world.start_all()
     world.notice_deaths()
     assert ["a", "a"] == world.down
+
+
+def test_node_that_retires_late_is_started_again(world: World) -> None:
+    """Its command had given up: the zone would be missing until the end of the play."""
+    node = world.nodes["a"]
+    wait_until_ready(node)
+    node.send_signal(signal.SIGTERM)
+    node.wait()
+
+    world.settle()
+
+    assert (node.running, world.died) == (True, [])
 
 
 def wait_until_ready(node: FaultyNode) -> None:

@@ -191,7 +191,11 @@ class World:
         """
         Branches of nodes that are back are replayed, and lost nodes are given up, as an operator
         does it. Blocks.
+
+        A node may end now, of a retirement whose command had given up: it is started again.
         """
+        self.notice_deaths()
+        self.start_all()
         for name in self._estates.unsettled:
             self._give_up(name)
         for name, zone in list(self._branches.items()):
