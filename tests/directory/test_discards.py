@@ -17,8 +17,8 @@ from txbroker.directory.requests import (
     Answer,
     Discard,
     Discarded,
-    InDoubt,
     Kept,
+    MaybeNewer,
     MovedTo,
 )
 from txbroker.directory.session_ownership import OwnedSession
@@ -362,4 +362,4 @@ def test_older_asker_is_answered_at_once() -> None:
         for connection in (NONE_NAMED, 0)
     ]
 
-    assert [InDoubt, Discarded] == [type(reply) for reply in replies]
+    assert [MaybeNewer, Discarded] == [type(reply) for reply in replies]

@@ -4,8 +4,9 @@ The holder's answers to discards: whether a session here is older than the clean
 Theory of operation. A request says how long ago the client began the clean session. A session to
 which the client connected earlier ends, another one is kept. A request may arrive late. Then the
 client may have left the asker, and may have connected here meanwhile: that session would look too
-old. So a holder answers `InDoubt` where lateness could decide, and names the connection. The asker
-asks again while its client is still there. A connection that the request names began before it.
+old. So a holder answers `MaybeNewer` where lateness could decide, and names the connection. The
+asker asks again while its client is still there. A connection that the request names began before
+it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from txbroker.directory.requests import (
     Busy,
     Discard,
     Discarded,
-    InDoubt,
     Kept,
+    MaybeNewer,
     MovedTo,
     NotHeld,
     Reply,
@@ -133,7 +134,7 @@ class DiscardAnswers:
                 since = away
         return since is None or since * 1000 >= request.age
 
-    def _doubt(self, request: Discard) -> InDoubt | None:
+    def _doubt(self, request: Discard) -> MaybeNewer | None:
         """Name the connection if the client may have left the asker for it; None: it has not."""
         last = self._last_connect(request.client_id)
         if not request.connection or last is None:
@@ -141,7 +142,7 @@ class DiscardAnswers:
         since, number = last
         if number == request.connection or since - request.age / 1000 >= LATE:
             return None
-        return InDoubt(connection=number)
+        return MaybeNewer(connection=number)
 
     def _last_connect(self, client_id: str) -> tuple[float, int] | None:
         """Return the seconds since the client's last CONNECT here, and the connection's number."""

@@ -212,7 +212,7 @@ class Discard:
     `age` milliseconds ago: a session to which its client connected since is newer, and stays. If no
     node knows the time of that CONNECT, a session is older in two cases: its incarnation is at most
     `through`, or its client left before. `connection` is one that an earlier answer named (see
-    `InDoubt`); `NONE_NAMED`: none has; 0: the asker is an older node.
+    `MaybeNewer`); `NONE_NAMED`: none has; 0: the asker is an older node.
     """
 
     client_id: str
@@ -230,7 +230,7 @@ class Discarded:
 
 
 @attrs.frozen(kw_only=True)
-class InDoubt:
+class MaybeNewer:
     """
     The client connected at about that time: end the session if its connection is still this one.
     """
@@ -397,6 +397,6 @@ Reply = (
     | Accepted
     | PendingPublishesReply
     | Discarded
-    | InDoubt
+    | MaybeNewer
     | Kept
 )

@@ -39,8 +39,8 @@ from txbroker.directory.requests import (
     UNKNOWN_AGE,
     Discard,
     Discarded,
-    InDoubt,
     Kept,
+    MaybeNewer,
     MovedTo,
     NotHeld,
     Reply,
@@ -363,7 +363,7 @@ class SessionDiscards:
                 connection=connection,
             )
             reply = yield from self._takeovers.ask_holder(node, request)
-            if not isinstance(reply, InDoubt) or connection != NONE_NAMED:
+            if not isinstance(reply, MaybeNewer) or connection != NONE_NAMED:
                 return reply
             if not search.is_wanted():
                 return None  # the client may have gone on to that connection
