@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.support.clock import Clock
-from tests.support.connects import connect
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
 from tests.support.reads import Reads
@@ -50,7 +49,7 @@ class Client:
         self._edge = bench.edge
         self._packet_id = 0
         packet = Connect(client_id=name, clean_session=clean, will=will)
-        connect(bench.edge, packet, self._accept)
+        bench.edge.clients.connect(packet, self._accept)
         if self.present is None:
             bench.settle()
 

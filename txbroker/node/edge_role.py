@@ -14,7 +14,6 @@ from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.edge.routing.route import Route
-from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.edge.sessions.session_store import SessionStore
@@ -263,11 +262,7 @@ class EdgeRole:
             edge=self.edge,
             router=node_base.router,
             connects=SessionConnect(
-                self.edge.clients,
-                self.directory,
-                ConnectRunner(
-                    self.directory_shell, self.edge.session_store.when_durable, node_base.timers
-                ),
+                self.edge.clients, self.directory, self.directory_shell, node_base.timers
             ),
             successions=self._successions,
             flush_queue=node_base.flush_queue,

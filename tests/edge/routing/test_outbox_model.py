@@ -31,7 +31,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.support.connects import connect
 from tests.support.journal import MemoryJournal
 from tests.support.keeping import WALL, JournalsRecorder
 from tests.support.pair import Alarms, Host, Link, Recorder
@@ -180,7 +179,7 @@ class PublisherClient:
         self.packet_writer = router.make_packet_writer()
         self.packet_writer.connection = self
         packet = Connect(client_id=self.name, clean_session=self.clean)
-        connect(edge, packet, partial(self._accept, self.packet_writer, router))
+        edge.clients.connect(packet, partial(self._accept, self.packet_writer, router))
 
     def _accept(
         self, packet_writer: PacketWriter, router: Router, session: Session, _: bool

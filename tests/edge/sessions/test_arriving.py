@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from tests.support.connects import connect
 from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import MemoryTable
 from tests.support.recorders import SinkRecorder
@@ -34,7 +33,7 @@ class Connection(SinkRecorder):
         self._house = house
         self._session: Session | None = None
         packet = Connect(client_id="c", clean_session=clean, will=self.will)
-        connect(house.bench.edge, packet, self._accept, self)
+        house.bench.edge.clients.connect(packet, self._accept, self._refuse)
 
     @property
     def is_accepted(self) -> bool:
@@ -42,16 +41,16 @@ class Connection(SinkRecorder):
 
     def _accept(self, session: Session, present: bool) -> None:
         clients = self._house.bench.edge.clients
-        assert self.is_open
+        if not self.is_open:
+            clients.miss(session)
+            return
         self.present = present
         self._session = session
         assert clients.attach(session, self)
 
-    def drop_if_gone(self) -> None:
-        """Nobody looks."""
-
-    def host(self) -> str:
-        return ""
+    def _refuse(self, reason: str, is_told: bool) -> None:
+        assert not is_told and not self.is_accepted
+        self.is_open = False
 
     def close(self, reason: str, code: int) -> None:
         """By the edge."""
@@ -200,7 +199,7 @@ def test_clean_session_that_is_not_announced_yet_ends_when_it_is_replaced() -> N
     clients = house.bench.edge.clients
     announced: list[Session] = []
     packet = Connect(client_id="c", clean_session=True)
-    connect(house.bench.edge, packet, lambda session, _: announced.append(session))
+    clients.connect(packet, lambda session, _: announced.append(session))
 
     clients.close("c")
 

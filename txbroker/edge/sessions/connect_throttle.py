@@ -15,12 +15,11 @@ as many more begin (a new round).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 
 from txbroker.directory.effects import Procedure
-from txbroker.edge.sessions.connect_procedure import LookUp
 from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime.fair_shares import CROWD
 from txbroker.runtime.rotation import Rotation
@@ -53,9 +52,9 @@ class ProcedureRunner(Protocol):
 
 @attrs.frozen
 class _Waiting:
-    look_up: LookUp
-    finished: Callable[[Any], object]
-    dropped: Callable[[], object]
+    begin: Callable[[], None]
+    is_wanted: Callable[[], bool]
+    drop_if_gone: Callable[[], object]
 
 
 class ConnectThrottle:
@@ -71,36 +70,40 @@ class ConnectThrottle:
         self._alarm: Cancellable | None = None
 
     def admit(
-        self, look_up: LookUp, finished: Callable[[Any], object], dropped: Callable[[], object]
+        self,
+        make: Callable[[], Procedure[T]],
+        finished: Callable[[T], object],
+        is_wanted: Callable[[], bool],
+        drop_if_gone: Callable[[], object],
+        *,
+        source: Hashable,
     ) -> None:
         """
-        Begin the look-up, at once or in its source's turn; `finished` gets its result.
+        Run the procedure that `make` returns, at once or in its source's turn, if still wanted.
 
-        If the client is gone by its turn, `dropped` is called instead.
+        `drop_if_gone` checks the client's connection, from which nothing is read while it waits.
         """
-        # The first CONNECT of a kept session takes longest. Clean sessions have a source of their
-        # own, so that none waits for it.
-        source = (look_up.client.host(), look_up.is_clean)
-        self._waiting.add(source, _Waiting(look_up, finished, dropped))
+        one = _Waiting(lambda: self._start(make(), finished), is_wanted, drop_if_gone)
+        self._waiting.add(source, one)
         if len(self._waiting) == 1:
             self._start_waiting()
 
     # internal
 
-    def _start(self, waiting: _Waiting) -> None:
+    def _start(self, procedure: Procedure[T], finished: Callable[[T], object]) -> None:
         its_round = self._round
         self._inside += 1
 
-        def ended(result: object) -> None:
+        def ended(result: T) -> None:
             if its_round == self._round:
                 self._inside -= 1
             try:
-                waiting.finished(result)
+                finished(result)
             finally:
                 self._watch(is_new=True)
                 self._start_waiting()
 
-        self._runner.run(waiting.look_up.make(), ended)
+        self._runner.run(procedure, ended)
 
     def _start_waiting(self) -> None:
         if self._is_going_on:
@@ -111,11 +114,9 @@ class ConnectThrottle:
                 is_crowd = len(self._waiting) > CROWD
                 one = self._waiting.next()
                 if is_crowd:
-                    one.look_up.client.drop_if_gone()
-                if one.look_up.client.is_open:
-                    self._start(one)
-                else:
-                    one.dropped()
+                    one.drop_if_gone()
+                if one.is_wanted():
+                    one.begin()
         finally:
             self._is_going_on = False
             self._watch()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from twisted.internet.address import IPv4Address, IPv6Address
 
 from txbroker.core import HIGH_MARK
+from txbroker.edge.sessions.session_connect import ConnectAttempt
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED
 from txbroker.mqtt.transport.read_pause import ReadPause
@@ -49,6 +50,7 @@ class ConnectionLifetime:
 
     __slots__ = (
         "_aliases",
+        "_attempt",
         "_client_id",
         "_deaf",
         "_hold",
@@ -90,6 +92,7 @@ class ConnectionLifetime:
         self._deaf: UnreadAnswers | None = None
         self._job: Iterator[None] | None = None
         self.share: FairShare | None = None
+        self._attempt: ConnectAttempt | None = None
         self._hold: ReadPause | None = None
         self._keep_alive = 0
         self._slot: Slot | None = None
@@ -121,12 +124,7 @@ class ConnectionLifetime:
         self.transport.registerProducer(self, True)
         self._slot = service.deadlines.set(self, service.connect_timeout)
 
-    # from the session (Sink), and from CONNECT (ConnectingClient)
-
-    @property
-    def is_open(self) -> bool:
-        """True until either side ends the connection."""
-        return self._is_open
+    # from the session (Sink)
 
     def close(self, reason: str, code: int) -> None:
         """
@@ -283,6 +281,8 @@ class ConnectionLifetime:
         self._cancel_deadline()
         service.connections.pop(self, None)
         service.backpressure.forget(self, self.packet_writer)
+        if self._attempt is not None:
+            self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
         if self._hold is not None:
