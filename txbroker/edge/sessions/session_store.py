@@ -292,8 +292,10 @@ class SessionStore:
             self._number += 1
             session.number = self._number
             session.change_all()
-        is_seen = self._rarely.pop(session, self) is None or grows
-        is_changed = self._changed.pop(session, self) is None or grows
+        is_seen = grows or session in self._rarely
+        is_changed = grows or session in self._changed
+        self._rarely.pop(session, None)
+        self._changed.pop(session, None)
         # A late publish answer would bring a session that is over back. Its open flows would answer
         # for publishes of the session after it.
         if is_seen and not session.is_over:
