@@ -105,9 +105,8 @@ class ControlPort:
         for family, _, _, _, address in found:
             made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
-            made.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, True
-            )  # accepted ones inherit it
+            # Accepted connections inherit it.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
             try:
                 made.bind((address[0], port, *address[2:]))
                 made.listen(BACKLOG)
