@@ -41,6 +41,15 @@ def trim(node: Node) -> None:
     node._node_base.retention.trim(owner.store.present)
 
 
+def loaded(cluster: Cluster) -> list[Node]:
+    """
+    The nodes that serve clients, so have loaded their sessions.
+
+    A node tells no marks before: those of an edge that knows none of its sessions let go of all.
+    """
+    return [node for node in cluster.nodes.values() if node._listeners.mqtt]
+
+
 @asynccontextmanager
 async def hurried(cluster: Cluster) -> AsyncIterator[None]:
     """All edges tell their marks, and all owners trim, fifty times a second; the zone is in use."""
@@ -49,12 +58,12 @@ async def hurried(cluster: Cluster) -> AsyncIterator[None]:
     async def hurry() -> None:
         while True:
             await asyncio.sleep(0.02)
-            for node in list(cluster.nodes.values()):
+            for node in loaded(cluster):
                 node.edge.cursors.checkpoint()
                 node.edge.low_water.send_marks()
                 node._node_base.flush_queue.end()
             publisher.start("traffic", bytes(PAYLOAD), 1)
-            for node in list(cluster.nodes.values()):
+            for node in loaded(cluster):
                 if node.authority is not None:
                     trim(node)
 
