@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.core import limit_levels
 from txbroker.delegation.rpc.node_retirement import NodeRetirement
@@ -23,9 +25,9 @@ from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
 from txbroker.journal.history.journal_reader import JournalReader
 from txbroker.link.dialer import Dialer
 from txbroker.model.epoch_transition import EpochTransition
-from txbroker.mqtt.transport.service import MqttService
+from txbroker.mqtt.transport.service import MqttService, NodeParts
 from txbroker.node.node_base import NodeBase
-from txbroker.node.settings import directory_settings, edge_limits
+from txbroker.node.settings import connection_limits, directory_settings, edge_limits
 from txbroker.runtime import machine_check
 from txbroker.runtime.structured_log import get_logger, log_limited
 
@@ -145,11 +147,14 @@ class EdgeRole:
         """Apply changed limits: that of packets to new connections, all others at once."""
         config = self._node_base.config
         limits = config.limits
-        self.mqtt.max_packet = limits.packet
-        self.mqtt.max_connections = limits.connections
-        self.mqtt.connect_timeout = limits.connect_timeout
-        self.mqtt.max_client_id = limits.client_id
-        self.mqtt.max_subscriptions = limits.subscriptions
+        # Clients were told the receive maximum and the topic aliases at their CONNECT.
+        self.mqtt.limits = attrs.evolve(
+            connection_limits(config),
+            receive_maximum=self.mqtt.limits.receive_maximum,
+            topic_aliases=self.mqtt.limits.topic_aliases,
+            keepalive_max=self.mqtt.limits.keepalive_max,
+            checks_utf8=self.mqtt.limits.checks_utf8,
+        )
         limit_levels(limits.levels)
         self.edge.clients.set_limits(edge_limits(config))
         self.edge.outboxes.limit = limits.outbox
@@ -259,28 +264,21 @@ class EdgeRole:
     def _build_mqtt(self) -> MqttService:
         node_base, config = self._node_base, self._node_base.config
         return MqttService(
-            edge=self.edge,
-            router=node_base.router,
+            self.edge,
+            NodeParts(
+                clock=node_base.reactor,
+                flush_queue=node_base.flush_queue,
+                backpressure=node_base.backpressure,
+                watermark=node_base.watermark,
+                counters=node_base.counters,
+                unauthenticated=node_base.unauthenticated,
+                halves=node_base.halves,
+                shares=node_base.shares,
+            ),
             connects=SessionConnect(
                 self.edge.clients, self.directory, self.directory_shell, node_base.timers
             ),
             successions=self._successions,
-            flush_queue=node_base.flush_queue,
-            clock=node_base.reactor,
-            backpressure=node_base.backpressure,
-            watermark=node_base.watermark,
-            counters=node_base.counters,
-            unauthenticated=node_base.unauthenticated,
-            halves=node_base.halves,
-            shares=node_base.shares,
+            limits=connection_limits(config),
             make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
-            max_packet=config.limits.packet,
-            max_connections=config.limits.connections,
-            connect_timeout=config.limits.connect_timeout,
-            max_client_id=config.limits.client_id,
-            max_subscriptions=config.limits.subscriptions,
-            receive_maximum=config.limits.receive_maximum,
-            topic_aliases=config.limits.topic_aliases,
-            keepalive_max=int(config.keepalive_max),
-            checks_utf8=config.check_utf8,
         )

@@ -7,6 +7,7 @@ from txbroker.directory.directory import DirectorySettings as DirectorySettings
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.journal.store.retention import RetentionPolicy
 from txbroker.mqtt.session.window import SessionLimits
+from txbroker.mqtt.transport.connection_limits import ConnectionLimits
 
 HELD_IN_MEMORY = 64 * 1024 * 1024
 """Bytes of publishes that wait for owners in memory before their clients are not read."""
@@ -19,6 +20,22 @@ LARGE_SEGMENT = 64 * 1024 * 1024
 def segment_bytes(config: NodeConfig) -> int:
     """Return the size of a journal's files, small enough that retention overshoots little."""
     return min(max(config.retention.size // 16, SMALL_SEGMENT), LARGE_SEGMENT)
+
+
+def connection_limits(config: NodeConfig) -> ConnectionLimits:
+    """Return the limits of client connections."""
+    limits = config.limits
+    return ConnectionLimits(
+        packet=limits.packet,
+        connections=limits.connections,
+        connect_timeout=limits.connect_timeout,
+        client_id=limits.client_id,
+        subscriptions=limits.subscriptions,
+        receive_maximum=limits.receive_maximum,
+        topic_aliases=limits.topic_aliases,
+        keepalive_max=int(config.keepalive_max),
+        checks_utf8=config.check_utf8,
+    )
 
 
 def edge_limits(config: NodeConfig) -> EdgeLimits:

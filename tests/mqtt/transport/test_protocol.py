@@ -21,9 +21,10 @@ from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport import connection_output, subscribe_packets
+from txbroker.mqtt.transport.connection_limits import ConnectionLimits
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
-from txbroker.mqtt.transport.service import MqttService
+from txbroker.mqtt.transport.service import MqttService, NodeParts
 from txbroker.mqtt.transport.subscribe_packets import PIECE
 from txbroker.mqtt.transport.unread_answers import DEAF_TIMEOUT, UnreadAnswers
 from txbroker.runtime.deadlines import GRAIN
@@ -93,28 +94,30 @@ class Bench:
         alone = Alone(self.edge.edge, self.clock.seconds)
         self.directory = alone.directory
         self.service = MqttService(
-            edge=self.edge.edge,
-            router=self.edge.router,
+            self.edge.edge,
+            NodeParts(
+                clock=self.clock,
+                flush_queue=self.turn,
+                backpressure=self.edge.pressure,
+                watermark=self.space,
+                counters=self.edge.counters,
+                unauthenticated=Unauthenticated(self.edge.counters),
+                halves=HalfPackets(self.edge.counters),
+                shares=FairShares(
+                    later=lambda action: self.clock.callLater(0, action),
+                    now=self.clock.seconds,
+                    worked=self.clock.seconds,
+                    flush_queue=self.turn,
+                ),
+            ),
             connects=alone.roaming,
             successions=alone.successions,
-            flush_queue=self.turn,
-            clock=self.clock,
-            backpressure=self.edge.pressure,
-            watermark=self.space,
-            counters=self.edge.counters,
-            unauthenticated=Unauthenticated(self.edge.counters),
-            halves=HalfPackets(self.edge.counters),
-            shares=FairShares(
-                later=lambda action: self.clock.callLater(0, action),
-                now=self.clock.seconds,
-                worked=self.clock.seconds,
-                flush_queue=self.turn,
-            ),
+            limits=ConnectionLimits(packet=1 << 20, connections=10, connect_timeout=10.0),
             make_client_id=lambda: "auto",
-            max_packet=1 << 20,
-            max_connections=10,
-            connect_timeout=10.0,
         )
+
+    def set_limits(self, **limits: Any) -> None:
+        self.service.limits = attrs.evolve(self.service.limits, **limits)
 
     def set_disk(self, disk: tuple[int, int]) -> None:
         self.disk = disk

@@ -143,7 +143,7 @@ def test_outbox_without_room_is_told(qos: int) -> None:
 def test_reasons_are_for_those_who_want_them() -> None:
     """Request problem information 0: no reason string in PUBACK [MQTT-3.1.2-29]."""
     bench = Bench()
-    bench.service.checks_utf8 = True
+    bench.set_limits(checks_utf8=True)
     for wanted in (True, False):
         properties = [] if wanted else [(PROBLEM_INFO, 0)]
         client = client_of(bench, f"c{wanted}", properties=properties)
@@ -156,7 +156,7 @@ def test_reasons_are_for_those_who_want_them() -> None:
 def test_payload_is_text_if_it_says_so(checks: bool) -> None:
     """In one write with others; QoS 0 has no answer, so the connection ends."""
     bench = Bench()
-    bench.service.checks_utf8 = checks
+    bench.set_limits(checks_utf8=checks)
     client = client_of(bench)
 
     client.say(
@@ -183,7 +183,7 @@ def test_payload_is_text_if_it_says_so(checks: bool) -> None:
 def test_will_is_text_if_it_says_so(checks: bool) -> None:
     """CONNACK tells it."""
     bench = Bench()
-    bench.service.checks_utf8 = checks
+    bench.set_limits(checks_utf8=checks)
     client = opened(bench)
     will = wire5.Will(topic="x/w", payload=NO_TEXT, properties=TEXT)
 

@@ -19,15 +19,15 @@ def accepted(
     service: MqttService, packet: Connect, session: Session, *, present: bool, is_assigned: bool
 ) -> Connack:
     """Return the CONNACK for an accepted client of level 5; `is_assigned`: it sent no client id."""
-    most = service.receive_maximum
+    most = service.limits.receive_maximum
     lifetime = service.edge.clients.lifetime(session)
     is_capped = packet.expiry != 0 and (packet.expiry is None or packet.expiry > lifetime)
     properties = Properties(
         session_expiry=int(lifetime) if is_capped else None,
         receive_maximum=most if most < MOST_RECEIVED else None,
-        maximum_packet_size=service.max_packet,
+        maximum_packet_size=service.limits.packet,
         assigned_client_id=session.client_id if is_assigned else None,
-        topic_alias_maximum=service.topic_aliases or None,
+        topic_alias_maximum=service.limits.topic_aliases or None,
         server_keep_alive=keep_alive_of(service, packet, is_told=True),
     )
     return Connack(present, ReasonCode.SUCCESS, properties)
@@ -39,7 +39,7 @@ def keep_alive_of(service: MqttService, packet: Connect, *, is_told: bool = Fals
 
     `is_told`: return None if the client's own counts, so that CONNACK need not name it.
     """
-    most = service.keepalive_max
+    most = service.limits.keepalive_max
     own = packet.keep_alive
     if packet.protocol_level >= LEVEL_5 and most and (not own or own > most):
         return most

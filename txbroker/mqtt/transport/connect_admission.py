@@ -71,7 +71,7 @@ class ConnectAdmission(ConnectionOutput):
         if self._level >= LEVEL_5:
             self._on_connect_properties(packet.properties)
         if (
-            self._service.checks_utf8
+            self._service.limits.checks_utf8
             and packet.will is not None
             and has_illegal_payload(packet.will)
         ):
@@ -82,7 +82,7 @@ class ConnectAdmission(ConnectionOutput):
         is_assigned = not packet.client_id
         if is_assigned:
             packet = attrs.evolve(packet, client_id=client_id)
-        if len(client_id) > self._service.max_client_id // 4 or client_id[0] == "$":
+        if len(client_id) > self._service.limits.client_id // 4 or client_id[0] == "$":
             self._check_client_id(client_id)
         self._client_id = client_id
         if self._service.is_leaving:
@@ -97,7 +97,7 @@ class ConnectAdmission(ConnectionOutput):
             self._regulate()
 
     def _check_client_id(self, client_id: str) -> None:
-        most = self._service.max_client_id
+        most = self._service.limits.client_id
         code = ConnackCode.IDENTIFIER_REJECTED
         invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if len(client_id.encode()) > most:
@@ -112,7 +112,7 @@ class ConnectAdmission(ConnectionOutput):
         """Note what the client can receive, before the first packet goes to it."""
         self._is_brief = asked.request_problem_information is False
         self.packet_writer.max_packet = asked.maximum_packet_size or 0
-        most = self._service.topic_aliases
+        most = self._service.limits.topic_aliases
         self.packet_writer.alias_maximum = min(asked.topic_alias_maximum or 0, most)
         self.receive_maximum = asked.receive_maximum or MOST_RECEIVED
         if asked.authentication_method is not None:
@@ -168,8 +168,8 @@ class ConnectAdmission(ConnectionOutput):
         return encode_answer(connack, self.packet_writer.max_packet)
 
     def _open_packet_reader(self, session: Session, flows: Flows | None) -> None:
-        self._packet_reader.max_packet = self._service.max_packet
-        self._packet_reader.leaves_text = self._service.checks_utf8
+        self._packet_reader.max_packet = self._service.limits.packet
+        self._packet_reader.leaves_text = self._service.limits.checks_utf8
         self._packet_reader.open(
             session, session.client_id, flows, clean=session.clean, level=self._level
         )

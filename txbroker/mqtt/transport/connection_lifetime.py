@@ -80,7 +80,7 @@ class ConnectionLifetime:
         self.packet_writer = service.router.make_packet_writer()
         self.packet_writer.connection = self
         self._packet_reader = service.router.make_packet_reader(
-            self.packet_writer, min(service.max_packet, LARGEST_CONNECT)
+            self.packet_writer, min(service.limits.packet, LARGEST_CONNECT)
         )
         self._session: Session | None = None
         self._is_open = False
@@ -108,9 +108,9 @@ class ConnectionLifetime:
         self.transport = transport
         service = self._service
         self._is_open = True
-        if len(service.connections) >= service.max_connections:
+        if len(service.connections) >= service.limits.connections:
             service.counters.add("connections.refused")
-            most = service.max_connections
+            most = service.limits.connections
             log_limited(log.warning, "client.refused", limit="limits.connections", value=most)
             self._abort()
             return
@@ -122,7 +122,7 @@ class ConnectionLifetime:
             self.transport.bufferSize = HIGH_MARK
             _set_no_delay(self.transport)
         self.transport.registerProducer(self, True)
-        self._slot = service.deadlines.set(self, service.connect_timeout)
+        self._slot = service.deadlines.set(self, service.limits.connect_timeout)
 
     # from the session (Sink)
 
@@ -188,7 +188,7 @@ class ConnectionLifetime:
             self._packet_reader.heard_at = self._service.clock.seconds()
         # A later deadline is set when the one for CONNECT expires; an earlier one must replace it
         # now.
-        if seconds * GRACE < self._service.connect_timeout:
+        if seconds * GRACE < self._service.limits.connect_timeout:
             self._cancel_deadline()
         if seconds and self._slot is None:
             self._set_deadline(seconds * GRACE)
@@ -248,7 +248,7 @@ class ConnectionLifetime:
 
     def _no_connect(self) -> None:
         peer = describe(self.transport.getPeer())
-        after = self._service.connect_timeout
+        after = self._service.limits.connect_timeout
         limit = "limits.connect_timeout"
         log_limited(log.info, "client.connect_timeout", peer=peer, limit=limit, after=after)
         self._service.counters.add("clients.no_connect")

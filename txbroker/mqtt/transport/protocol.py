@@ -220,7 +220,7 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
     def _may_gather(self, session: Session) -> bool:
         """True if publishes of QoS 1 and 2 need no single check."""
         service = self._service
-        is_counted = self._level >= LEVEL_5 and service.receive_maximum < MOST_RECEIVED
+        is_counted = self._level >= LEVEL_5 and service.limits.receive_maximum < MOST_RECEIVED
         return (
             session.may_gather
             and not is_counted

@@ -41,12 +41,12 @@ class PublishAdmission(ConnectionOutput):
         service = self._service
         if packet.topic_alias:
             if self._aliases is None:
-                self._aliases = TopicAliases(service.topic_aliases, service.alias_bytes)
+                self._aliases = TopicAliases(service.limits.topic_aliases, service.alias_bytes)
             packet = self._aliases.resolve(packet)
         is_new = packet.qos > 0 and not packet.dup  # where all identifiers are open, none is free
-        if is_new and self._open_publishes(session) >= service.receive_maximum:
+        if is_new and self._open_publishes(session) >= service.limits.receive_maximum:
             raise _too_many()
-        if service.checks_utf8 and has_illegal_payload(packet):
+        if service.limits.checks_utf8 and has_illegal_payload(packet):
             self._refuse_text(packet)
         elif (
             packet.qos

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from txbroker.core import Router
+import attrs
+
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.model.counters import Counters
+from txbroker.mqtt.transport.connection_limits import ConnectionLimits
 from txbroker.mqtt.transport.topic_aliases import AliasBytes
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.backpressure import Backpressure
@@ -31,66 +33,52 @@ class ClientConnection(Protocol):
         """Close the connection as the node stops: the will is discarded."""
 
 
+@attrs.frozen
+class NodeParts:
+    """The parts of a node that its connections share with its links."""
+
+    clock: Clock
+    flush_queue: FlushQueue
+    backpressure: Backpressure
+    watermark: DiskWatermark
+    counters: Counters
+    unauthenticated: Unauthenticated
+    halves: HalfPackets
+    shares: FairShares
+
+
 class MqttService:
     """The node's parts that every connection uses, its limits, and the open connections."""
 
     def __init__(
         self,
-        *,
         edge: Edge,
-        router: Router,
+        parts: NodeParts,
+        *,
         connects: SessionConnect,
         successions: PublishBarrier,
-        flush_queue: FlushQueue,
-        clock: Clock,
-        backpressure: Backpressure,
-        watermark: DiskWatermark,
-        counters: Counters,
-        unauthenticated: Unauthenticated,
-        halves: HalfPackets,
-        shares: FairShares,
+        limits: ConnectionLimits,
         make_client_id: Callable[[], str],
-        max_packet: int,
-        max_connections: int,
-        connect_timeout: float,
-        max_client_id: int = 256,
-        max_subscriptions: int = 10_000,
-        receive_maximum: int = 65_535,
-        topic_aliases: int = 100,
-        keepalive_max: int = 0,
-        checks_utf8: bool = False,
     ) -> None:
-        """
-        `keepalive_max`: the longest keep-alive of level 5 in seconds, 0 for any. `checks_utf8`:
-        a payload must be UTF-8 if its publish says so.
-        """
         self.edge = edge
-        self.router = router
+        self.router = edge.router
         self.connects = connects
         self.successions = successions
-        self.flush_queue = flush_queue
-        self.clock = clock
-        self.deadlines = Deadlines(ReactorTimers(clock, flush_queue))
-        self.backpressure = backpressure
-        self.watermark = watermark
-        self.counters = counters
-        self.unauthenticated = unauthenticated
-        self.halves = halves
-        self.shares = shares
-        edge.feeds.wire(shares)
-        shares.shorten(edge.slices)
-        shares.shorten(edge.delivery.slices)
+        self.limits = limits
         self.make_client_id = make_client_id
-        self.max_packet = max_packet
-        self.max_connections = max_connections
-        self.connect_timeout = connect_timeout
-        self.max_client_id = max_client_id
-        self.max_subscriptions = max_subscriptions
-        self.receive_maximum = receive_maximum
-        self.topic_aliases = topic_aliases
+        self.clock = parts.clock
+        self.flush_queue = parts.flush_queue
+        self.backpressure = parts.backpressure
+        self.watermark = parts.watermark
+        self.counters = parts.counters
+        self.unauthenticated = parts.unauthenticated
+        self.halves = parts.halves
+        self.shares = parts.shares
+        self.deadlines = Deadlines(ReactorTimers(parts.clock, parts.flush_queue))
+        edge.feeds.wire(parts.shares)
+        parts.shares.shorten(edge.slices)
+        parts.shares.shorten(edge.delivery.slices)
         self.alias_bytes = AliasBytes()
-        self.keepalive_max = keepalive_max
-        self.checks_utf8 = checks_utf8
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
         self.server_reference = ""

@@ -274,7 +274,7 @@ def _admit(
 ) -> tuple[tuple[tuple[str, int], ...], list[int]]:
     """Return the filters for which the session has room, and the codes of SUBACK."""
     known, shared = session.subscriptions, session.shared
-    most = service.max_subscriptions
+    most = service.limits.subscriptions
     is_5 = session.level >= LEVEL_5
     full = ReasonCode.QUOTA_EXCEEDED if is_5 else SUBACK_FAILURE
     codes = [options & QOS_BITS for _, options in filters]
