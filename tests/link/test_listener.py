@@ -22,6 +22,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.unauthenticated import MOST_HALVES, HalfPackets, Unauthenticated
 from txbroker.v1 import link_pb2
@@ -55,17 +56,21 @@ class Bench:
         authority.open(1)
         timers = SimpleNamespace(now=self.clock.seconds, call_later=self.clock.callLater)
         self.counters = counters = Counters()
+        parts = ConnectionParts(
+            clock=cast(Any, self.clock),
+            flush_queue=FlushQueue(lambda _: None),
+            counters=counters,
+            backpressure=Backpressure(cast(Any, timers)),
+            shares=cast(Any, None),
+            unauthenticated=Unauthenticated(counters),
+            halves=cast(Any, None),
+        )
         self.links = LinkListener(
+            parts,
             authority=authority,
             groups=cast(Any, None),
-            backpressure=Backpressure(cast(Any, timers)),
             watermark=cast(Any, SimpleNamespace(is_short=False, when_changed=lambda _: None)),
-            counters=counters,
-            flush_queue=FlushQueue(lambda _: None),
-            clock=cast(Any, self.clock),
             max_links=10,
-            unauthenticated=Unauthenticated(counters),
-            shares=cast(Any, None),
         )
 
     def token(self, edge: str = "e", incarnation: int = 1) -> bytes:

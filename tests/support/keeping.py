@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from tests.support.stored import GivenRecords
 from txbroker.edge.sessions.journal_read_cache import ReadFailure
-from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.session_store import SessionStore, SessionTables
 from txbroker.journal.zone_journal import JournalChunk, Record
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId
@@ -118,14 +118,16 @@ class CommitRecorder:
     def keeper(self, timers: Timers) -> SessionStore:
         """A keeper over these tables."""
         return SessionStore(
-            sessions=self.sessions,
-            windows=self.windows,
-            filters=self.filters,
-            publishes=self.publishes,
-            messages=self.messages,
-            positions=self.positions,
-            passages=self.passages,
-            commit=self,
+            SessionTables(
+                sessions=self.sessions,
+                windows=self.windows,
+                filters=self.filters,
+                publishes=self.publishes,
+                messages=self.messages,
+                positions=self.positions,
+                passages=self.passages,
+            ),
+            self,
             lived=lambda: WALL + int(timers.now() * 1e6),
             now=timers.now,
             message_clock=lambda: WALL + int(timers.now() * 1e6),

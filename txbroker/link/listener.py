@@ -28,14 +28,11 @@ from txbroker.link.link_protocol import HEARTBEAT, SILENCE, LinkProtocol
 from txbroker.link.link_server import LinkServer
 from txbroker.link.silent_connections import SilentConnection, SilentConnections
 from txbroker.link.tokens import TOKEN_LIFE, EdgeLife, Token, Tokens
-from txbroker.model.counters import Counters
 from txbroker.model.publish_run import Octets
-from txbroker.runtime.backpressure import Backpressure
-from txbroker.runtime.fair_shares import FairShares, ShareWorker
-from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.net import Clock, DelayedCall
+from txbroker.runtime.connection_parts import ConnectionParts
+from txbroker.runtime.fair_shares import ShareWorker
+from txbroker.runtime.net import DelayedCall
 from txbroker.runtime.structured_log import get_logger, log_limited
-from txbroker.runtime.unauthenticated import Unauthenticated
 from txbroker.storage.disk_watermark import DiskWatermark
 
 log = get_logger()
@@ -51,40 +48,35 @@ class LinkListener(Factory):
 
     def __init__(
         self,
+        parts: ConnectionParts,
         *,
         authority: Authority,
         groups: GroupCoordinators,
-        backpressure: Backpressure,
         watermark: DiskWatermark,
-        counters: Counters,
-        flush_queue: FlushQueue,
-        clock: Clock,
         max_links: int,
-        unauthenticated: Unauthenticated,
-        shares: FairShares,
     ) -> None:
         self.authority = authority
         self.groups = groups
-        self.backpressure = backpressure
-        self.counters = counters
+        self.backpressure = parts.backpressure
+        self.counters = parts.counters
         self.max_links = max_links
         self.formats = LinkFormats()
         self._watermark = watermark
         self.is_disk_short = watermark.is_short
-        self._flush_queue = flush_queue
+        self._parts = parts
+        self._flush_queue = flush_queue = parts.flush_queue
         # Links call the queue itself, without a function in between.
         self.mark_dirty, self.mark_next = flush_queue.mark_dirty, flush_queue.mark_next
-        self._clock = clock
+        self._clock = parts.clock
         self._was_full = False
         self._tokens = Tokens()
-        self._shares = shares
-        self._unauthenticated = unauthenticated
+        self._shares = parts.shares
         self._silent, self._greeting = SilentConnections(), SilentConnections()
         self._shown: dict[bytes, tuple[SilentConnection, Token]] = {}
         self._open: set[_Accepted] = set()
         self._lives: dict[str, EdgeLife] = {}
         self._numbers = count(1)  # of tokens
-        backpressure.when_relieved(self._grant_credit)
+        self.backpressure.when_relieved(self._grant_credit)
         watermark.when_changed(self._on_disk_changed)
 
     def namesake(self, edge: str, life: EdgeLife) -> str | None:
@@ -169,13 +161,7 @@ class LinkListener(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> LinkProtocol | None:
         protocol = _Accepted(
-            flush_queue=self._flush_queue,
-            clock=self._clock,
-            counters=self.counters,
-            peer=str(addr),
-            host=str(getattr(addr, "host", addr)),
-            links=self,
-            unauthenticated=self._unauthenticated,
+            self._parts, self, peer=str(addr), host=str(getattr(addr, "host", addr))
         )
         self._open.add(protocol)
         protocol.expect_hello()
@@ -230,20 +216,19 @@ class _Accepted(LinkProtocol):
 
     def __init__(
         self,
+        parts: ConnectionParts,
+        links: LinkListener,
         *,
-        flush_queue: FlushQueue,
-        clock: Clock,
-        counters: Counters,
         peer: str,
         host: str,
-        links: LinkListener,
-        unauthenticated: Unauthenticated,
     ) -> None:
-        super().__init__(flush_queue=flush_queue, clock=clock, counters=counters, peer=peer)
+        super().__init__(
+            flush_queue=parts.flush_queue, clock=parts.clock, counters=parts.counters, peer=peer
+        )
         self.host = host
         self.token = b""
         self._links = links
-        self._unauthenticated = unauthenticated
+        self._unauthenticated = parts.unauthenticated
         self._head = b""
         self._alarm: DelayedCall | None = None
 

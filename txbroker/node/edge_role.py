@@ -18,14 +18,14 @@ from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
-from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.session_store import SessionStore, SessionTables
 from txbroker.edge.sessions.session_transfer import SessionTransfer
 from txbroker.edge.store.journal_outbox import JournalOutboxes
 from txbroker.edge.store.resolver_cache_file import ResolverCacheFile
 from txbroker.journal.history.journal_reader import JournalReader
 from txbroker.link.dialer import Dialer
 from txbroker.model.epoch_transition import EpochTransition
-from txbroker.mqtt.transport.service import MqttService, NodeParts
+from txbroker.mqtt.transport.service import MqttService
 from txbroker.node.node_base import NodeBase
 from txbroker.node.settings import connection_limits, directory_settings, edge_limits
 from txbroker.runtime import machine_check
@@ -185,14 +185,16 @@ class EdgeRole:
             counters=node_base.counters,
             reporter=self.reporter,
             session_store=SessionStore(
-                sessions=tables.table("sessions"),
-                windows=tables.table("windows"),
-                filters=tables.table("filters"),
-                publishes=tables.table("publishes"),
-                messages=tables.table("messages"),
-                positions=tables.table("positions"),
-                passages=tables.table("passages"),
-                commit=node_base.data_directory.committer,
+                SessionTables(
+                    sessions=tables.table("sessions"),
+                    windows=tables.table("windows"),
+                    filters=tables.table("filters"),
+                    publishes=tables.table("publishes"),
+                    messages=tables.table("messages"),
+                    positions=tables.table("positions"),
+                    passages=tables.table("passages"),
+                ),
+                node_base.data_directory.committer,
                 lived=node_base.data_directory.lived,
                 now=node_base.reactor.seconds,
                 message_clock=node_base.data_directory.message_clock,
@@ -262,23 +264,14 @@ class EdgeRole:
         return directory
 
     def _build_mqtt(self) -> MqttService:
-        node_base, config = self._node_base, self._node_base.config
+        node_base = self._node_base
         return MqttService(
             self.edge,
-            NodeParts(
-                clock=node_base.reactor,
-                flush_queue=node_base.flush_queue,
-                backpressure=node_base.backpressure,
-                watermark=node_base.watermark,
-                counters=node_base.counters,
-                unauthenticated=node_base.unauthenticated,
-                halves=node_base.halves,
-                shares=node_base.shares,
-            ),
+            node_base.connection_parts,
+            watermark=node_base.watermark,
             connects=SessionConnect(
                 self.edge.clients, self.directory, self.directory_shell, node_base.timers
             ),
             successions=self._successions,
-            limits=connection_limits(config),
-            make_client_id=lambda: f"auto-{config.node}-{secrets.token_hex(8)}",
+            limits=connection_limits(node_base.config),
         )

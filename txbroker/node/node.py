@@ -170,16 +170,11 @@ class Node:
     def _build_sys(self) -> SysValues:
         node_base, connections = self._node_base, self._edge_role.mqtt.connections
         return SysValues(
+            node_base,
             edge=self.edge,
             authority=self.authority,
-            channels=node_base.channels,
             rates=self._rates,
-            now=node_base.reactor.seconds,
             clients=lambda: len(connections),
-            watermark=node_base.watermark,
-            data_directory=node_base.data_directory,
-            node_grant=node_base.node_grant,
-            retention=node_base.retention,
             sizes=self._sizes.all,
         )
 

@@ -28,6 +28,7 @@ from txbroker.rpc.channels import Channels
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.backpressure import Backpressure
 from txbroker.runtime.checked_turns import make_flush_queue
+from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.periodic import ReactorTimers, use_monotonic_clock
 from txbroker.runtime.sockets.poller import Poller, SocketOutputs
@@ -76,6 +77,15 @@ class NodeBase:
         self.tasks = Tasks(self.flush_queue)
         self.timers = ReactorTimers(reactor, self.flush_queue)
         self.backpressure = Backpressure(self.timers)
+        self.connection_parts = ConnectionParts(
+            clock=reactor,
+            flush_queue=self.flush_queue,
+            counters=self.counters,
+            backpressure=self.backpressure,
+            shares=self.shares,
+            unauthenticated=self.unauthenticated,
+            halves=self.halves,
+        )
         self.watermark = DiskWatermark(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
         )

@@ -73,16 +73,11 @@ class OwnerRole:
             flush_queue=node_base.flush_queue,
         )
         self.links = LinkListener(
+            node_base.connection_parts,
             authority=self.authority,
             groups=self.groups,
-            backpressure=node_base.backpressure,
             watermark=node_base.watermark,
-            counters=node_base.counters,
-            flush_queue=node_base.flush_queue,
-            clock=node_base.reactor,
             max_links=node_base.config.limits.links,
-            unauthenticated=node_base.unauthenticated,
-            shares=node_base.shares,
         )
 
     def _has_absent_edge(self) -> bool:

@@ -18,15 +18,12 @@ import grpc.aio
 
 from txbroker import __version__
 from txbroker.authority.authority import Authority
-from txbroker.data.data_directory import DataDirectory
-from txbroker.delegation.node_grant import NodeGrant
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.sys_tree import FEDERATION
-from txbroker.journal.store.retention import Retention
 from txbroker.model.topics import may_match_within
-from txbroker.rpc.channels import CALL_TIMEOUT, Channels
+from txbroker.node.node_base import NodeBase
+from txbroker.rpc.channels import CALL_TIMEOUT
 from txbroker.runtime.structured_log import get_logger
-from txbroker.storage.disk_watermark import DiskWatermark
 from txbroker.v1 import control_pb2
 
 log = get_logger()
@@ -79,31 +76,21 @@ class SysValues:
 
     def __init__(
         self,
+        node_base: NodeBase,
         *,
         edge: Edge,
         authority: Authority | None,
-        channels: Channels,
         rates: SysRates,
-        now: Callable[[], float],
         clients: Callable[[], int],
-        watermark: DiskWatermark,
-        data_directory: DataDirectory,
-        node_grant: NodeGrant,
-        retention: Retention,
         sizes: Callable[[], Iterable[TableSize]],
     ) -> None:
-        self._sizes = sizes
-        self._retention = retention
-        self._node_grant = node_grant
+        self._node_base = node_base
         self._edge = edge
         self._authority = authority
-        self._channels = channels
         self._rates = rates
-        self._now = now
-        self._started = now()
         self._clients = clients
-        self._watermark = watermark
-        self._data_directory = data_directory
+        self._sizes = sizes
+        self._started = node_base.reactor.seconds()
         self._fetched: dict[str, set[str]] = {}
 
     def values(self) -> dict[str, str]:
@@ -113,7 +100,7 @@ class SysValues:
         sessions = edge.clients.sessions.values()
         values = {
             "broker/version": f"txbroker version {__version__}",
-            "broker/uptime": f"{self._now() - self._started:.0f} seconds",
+            "broker/uptime": f"{self._node_base.reactor.seconds() - self._started:.0f} seconds",
             "broker/clients/connected": str(self._clients()),
             "broker/clients/total": str(len(edge.clients.sessions)),
             "broker/clients/disconnected": str(sum(s.sink is None for s in sessions)),
@@ -123,10 +110,10 @@ class SysValues:
             "broker/publish/messages/sent": str(edge.delivery.delivered),
             "broker/subscriptions/count": str(sum(len(s.subscriptions) for s in sessions)),
             "txbroker/sessions/dropped": str(sum(s.sender.dropped for s in sessions)),
-            "txbroker/store/syncs": str(self._data_directory.committer.syncs),
-            "txbroker/store/size": str(self._data_directory.size),
-            "txbroker/disk/free": str(self._watermark.free),
-            "txbroker/disk/short": str(self._watermark.is_short).lower(),
+            "txbroker/store/syncs": str(self._node_base.data_directory.committer.syncs),
+            "txbroker/store/size": str(self._node_base.data_directory.size),
+            "txbroker/disk/free": str(self._node_base.watermark.free),
+            "txbroker/disk/short": str(self._node_base.watermark.is_short).lower(),
             "broker/load/messages/received/rate": f"{rate_in:.2f}",
             "broker/load/messages/sent/rate": f"{rate_out:.2f}",
         }
@@ -144,18 +131,18 @@ class SysValues:
         return {f"$SYS/{name}": value for name, value in values.items()}
 
     def _zone_values(self, authority: Authority) -> dict[str, str]:
-        reclaimed = self._node_grant.table.reclaimed()
+        reclaimed = self._node_base.node_grant.table.reclaimed()
         return {
             "broker/retained messages/count": str(len(authority.retained)),
             "txbroker/zone/apex": authority.apex or "(root)",
             "txbroker/zone/epoch": str(authority.epoch),
             "txbroker/zone/serving": str(authority.serving).lower(),
             "txbroker/zone/offset": str(authority.offset),
-            "txbroker/zone/divergent": str(self._node_grant.divergent),
+            "txbroker/zone/divergent": str(self._node_base.node_grant.divergent),
             "txbroker/zone/reclaimed": " ".join(cut.apex for cut in reclaimed),
-            "txbroker/journal/held": str(self._retention.held_size),
+            "txbroker/journal/held": str(self._node_base.retention.held_size),
             "txbroker/journal/held/by": " ".join(
-                f"{one.edge}/{one.client_id}" for one in self._retention.held()
+                f"{one.edge}/{one.client_id}" for one in self._node_base.retention.held()
             ),
             "txbroker/count/link.dropped.unclaimed_qos0": str(authority.unclaimed_qos0),
         }
@@ -187,7 +174,7 @@ class SysValues:
                 continue
             nodes[node] = address
             try:
-                reply = await self._channels.stub(address).Status(
+                reply = await self._node_base.channels.stub(address).Status(
                     control_pb2.StatusRequest(), timeout=CALL_TIMEOUT
                 )
             except grpc.aio.AioRpcError:
@@ -197,7 +184,7 @@ class SysValues:
 
     async def _fetch_from(self, node: str, address: str) -> None:
         try:
-            reply = await self._channels.stub(address).Sys(
+            reply = await self._node_base.channels.stub(address).Sys(
                 control_pb2.SysRequest(), timeout=CALL_TIMEOUT
             )
         except grpc.aio.AioRpcError as error:

@@ -43,7 +43,7 @@ from txbroker.delegation.zone_snapshot import MarkKey, ReceivedZone
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
-from txbroker.edge.sessions.session_store import SessionStore
+from txbroker.edge.sessions.session_store import SessionStore, SessionTables
 from txbroker.edge.store.outbox_store import OutboxFiles
 from txbroker.journal.zone_journal import Record, ZoneState
 from txbroker.link.frames import LinkError
@@ -298,14 +298,16 @@ class Disk:
             now=lambda: 1,
         )
         self.keeper = SessionStore(
-            sessions=tables.table("sessions"),
-            windows=tables.table("windows"),
-            filters=tables.table("filters"),
-            publishes=tables.table("publishes"),
-            messages=tables.table("messages"),
-            positions=tables.table("positions"),
-            passages=tables.table("passages"),
-            commit=self.committer,
+            SessionTables(
+                sessions=tables.table("sessions"),
+                windows=tables.table("windows"),
+                filters=tables.table("filters"),
+                publishes=tables.table("publishes"),
+                messages=tables.table("messages"),
+                positions=tables.table("positions"),
+                passages=tables.table("passages"),
+            ),
+            self.committer,
             lived=lambda: WALL,
             now=alarms.now,
             message_clock=lambda: WALL,

@@ -24,9 +24,10 @@ from txbroker.mqtt.transport import connection_output, subscribe_packets
 from txbroker.mqtt.transport.connection_limits import ConnectionLimits
 from txbroker.mqtt.transport.protocol import MqttFactory, MqttProtocol
 from txbroker.mqtt.transport.read_pause import HOLD_TIMEOUT
-from txbroker.mqtt.transport.service import MqttService, NodeParts
+from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.subscribe_packets import PIECE
 from txbroker.mqtt.transport.unread_answers import DEAF_TIMEOUT, UnreadAnswers
+from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.deadlines import GRAIN
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
@@ -95,25 +96,24 @@ class Bench:
         self.directory = alone.directory
         self.service = MqttService(
             self.edge.edge,
-            NodeParts(
+            ConnectionParts(
                 clock=self.clock,
                 flush_queue=self.turn,
-                backpressure=self.edge.pressure,
-                watermark=self.space,
                 counters=self.edge.counters,
-                unauthenticated=Unauthenticated(self.edge.counters),
-                halves=HalfPackets(self.edge.counters),
+                backpressure=self.edge.pressure,
                 shares=FairShares(
                     later=lambda action: self.clock.callLater(0, action),
                     now=self.clock.seconds,
                     worked=self.clock.seconds,
                     flush_queue=self.turn,
                 ),
+                unauthenticated=Unauthenticated(self.edge.counters),
+                halves=HalfPackets(self.edge.counters),
             ),
+            watermark=self.space,
             connects=alone.roaming,
             successions=alone.successions,
             limits=ConnectionLimits(packet=1 << 20, connections=10, connect_timeout=10.0),
-            make_client_id=lambda: "auto",
         )
 
     def set_limits(self, **limits: Any) -> None:

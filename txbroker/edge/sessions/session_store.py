@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+import attrs
+
 from txbroker.edge.sessions.cursor_recovery import stay_behind
 from txbroker.edge.sessions.session_format import (
     decode_session,
@@ -58,40 +60,51 @@ class SessionCommit(Protocol):
         """Run `action` when all writes so far are durable."""
 
 
+@attrs.frozen
+class SessionTables:
+    """
+    The tables of an edge's durable sessions.
+
+    `messages` holds the messages that sessions wait for and that cannot be read again. `positions`
+    and `passages` are those of `StoredPositions`. `filters` and `publishes` have the rows of large
+    sessions.
+    """
+
+    sessions: RowTable
+    windows: RowTable
+    filters: RowTable
+    publishes: RowTable
+    messages: RowTable
+    positions: RowTable
+    passages: RowTable
+
+
 class SessionStore:
     """
     Keeps the durable sessions; `lived` is what the node has lived, in microseconds.
 
-    `messages` holds the messages that sessions wait for and that cannot be read again. `stored` has
-    the positions, and the transitions of this edge when zones changed hands. `filters` and
-    `publishes` have the rows of large sessions.
+    `stored` has the positions, and the transitions of this edge when zones changed hands.
 
     A session that is over writes nothing, whoever asks: its name is its successor's.
     """
 
     def __init__(
         self,
-        *,
-        sessions: RowTable,
-        windows: RowTable,
-        filters: RowTable,
-        publishes: RowTable,
-        messages: RowTable,
-        positions: RowTable,
-        passages: RowTable,
+        tables: SessionTables,
         commit: SessionCommit,
+        *,
         lived: Callable[[], int],
         now: Callable[[], float],
         message_clock: Callable[[], int],
     ) -> None:
         """`message_clock`: what ages messages, in microseconds; it goes on over a restart."""
-        self._sessions = sessions
-        self._windows = windows
-        self._filters = SessionRows(filters)
-        self._publishes = SessionRows(publishes)
+        self._sessions = tables.sessions
+        self._windows = tables.windows
+        self._filters = SessionRows(tables.filters)
+        self._publishes = SessionRows(tables.publishes)
         self._number = max((*self._filters.numbers, *self._publishes.numbers), default=0)
-        self._messages = messages
-        self.stored = StoredPositions(positions, passages)
+        self._messages = tables.messages
+        self.stored = StoredPositions(tables.positions, tables.passages)
         self._commit = commit
         self._lived = lived
         self._now = now

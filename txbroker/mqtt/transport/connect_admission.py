@@ -78,7 +78,7 @@ class ConnectAdmission(ConnectionOutput):
             raise ProtocolViolation(
                 "check_utf8", NO_TEXT, reason_code=ReasonCode.PAYLOAD_FORMAT_INVALID
             )
-        client_id = packet.client_id or self._service.make_client_id()  # [MQTT-3.1.3-6]
+        client_id = packet.client_id or self._service.new_client_id()  # [MQTT-3.1.3-6]
         is_assigned = not packet.client_id
         if is_assigned:
             packet = attrs.evolve(packet, client_id=client_id)

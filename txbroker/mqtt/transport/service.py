@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
 from typing import Protocol
-
-import attrs
 
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
-from txbroker.model.counters import Counters
 from txbroker.mqtt.transport.connection_limits import ConnectionLimits
 from txbroker.mqtt.transport.topic_aliases import AliasBytes
 from txbroker.mqtt.wire.reason_codes import ReasonCode
-from txbroker.runtime.backpressure import Backpressure
+from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.deadlines import Deadlines
-from txbroker.runtime.fair_shares import FairShares
-from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.runtime.net import Clock
 from txbroker.runtime.periodic import ReactorTimers
-from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated
 from txbroker.storage.disk_watermark import DiskWatermark
 
 
@@ -33,43 +26,28 @@ class ClientConnection(Protocol):
         """Close the connection as the node stops: the will is discarded."""
 
 
-@attrs.frozen
-class NodeParts:
-    """The parts of a node that its connections share with its links."""
-
-    clock: Clock
-    flush_queue: FlushQueue
-    backpressure: Backpressure
-    watermark: DiskWatermark
-    counters: Counters
-    unauthenticated: Unauthenticated
-    halves: HalfPackets
-    shares: FairShares
-
-
 class MqttService:
     """The node's parts that every connection uses, its limits, and the open connections."""
 
     def __init__(
         self,
         edge: Edge,
-        parts: NodeParts,
+        parts: ConnectionParts,
         *,
+        watermark: DiskWatermark,
         connects: SessionConnect,
         successions: PublishBarrier,
         limits: ConnectionLimits,
-        make_client_id: Callable[[], str],
     ) -> None:
         self.edge = edge
         self.router = edge.router
         self.connects = connects
         self.successions = successions
         self.limits = limits
-        self.make_client_id = make_client_id
         self.clock = parts.clock
         self.flush_queue = parts.flush_queue
         self.backpressure = parts.backpressure
-        self.watermark = parts.watermark
+        self.watermark = watermark
         self.counters = parts.counters
         self.unauthenticated = parts.unauthenticated
         self.halves = parts.halves
@@ -82,6 +60,10 @@ class MqttService:
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
         self.is_leaving = False
         self.server_reference = ""
+
+    def new_client_id(self) -> str:
+        """Return the id of a client that sent none; no other client of the tree has it."""
+        return f"auto-{self.edge.name}-{secrets.token_hex(8)}"
 
     def close_all(self, elsewhere: str) -> None:
         """
