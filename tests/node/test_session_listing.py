@@ -126,7 +126,7 @@ def test_other_limits_count_for_sessions_that_are_there() -> None:
     bench = EdgeBench("x", limits=EdgeLimits(session=SessionLimits(inflight=1), cache=1))
     client = Client(bench, "c")
 
-    bench.edge.clients.set_limits(EdgeLimits(session=SessionLimits(inflight=3), cache=1000))
+    bench.edge.set_limits(EdgeLimits(session=SessionLimits(inflight=3), cache=1000))
     client.subscribe("x/t")
     bench.online("x")
     bench.answer("x", "x/t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.support.clock import Clock
+from tests.support.edge_parts import edge_parts
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
 from tests.support.reads import Reads
@@ -157,17 +158,17 @@ class EdgeBench:
     def _make_edge(self, limits: EdgeLimits) -> Edge:
         self.router = Router(lambda: self.on_output())
         return Edge(
-            name="edge",
-            incarnation=1,
-            router=self.router,
-            connector=ConnectorRecorder(self.events),
-            timers=self.clock,
-            counters=self.counters,
-            reporter=self.reporter,
+            edge_parts(
+                self.clock,
+                self.reporter,
+                router=self.router,
+                connector=ConnectorRecorder(self.events),
+                counters=self.counters,
+                again=self._have_work,
+            ),
             session_store=self.commit.keeper(self.clock),
             reader=self.journals,
             outbox_store=self.outboxes,
-            again=self._have_work,
             limits=limits,
             ledger=self.ledger,
         )

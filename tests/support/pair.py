@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from tests.support.edge_parts import edge_parts
 from tests.support.journal import authority_of
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
@@ -19,7 +20,6 @@ from tests.support.reads import Reads
 from tests.support.recorders import SinkRecorder
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import OpenedLink
-from txbroker.core import Router
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.route import Route
@@ -202,17 +202,10 @@ def make_edge(
     """An edge with fakes around it."""
     commit = commit or CommitRecorder()
     return Edge(
-        name=name,
-        incarnation=1,
-        router=Router(lambda: None),
-        connector=recorder,
-        timers=alarms,
-        counters=Counters(),
-        reporter=recorder,
+        edge_parts(alarms, recorder, name=name, connector=recorder),
         session_store=commit.keeper(alarms),
         reader=JournalsRecorder(),
         outbox_store=MemoryOutboxes(commit),
-        again=lambda: None,
         limits=EdgeLimits(holds=True, **limits),
     )
 

@@ -15,6 +15,7 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
@@ -156,8 +157,7 @@ class EdgeRole:
             checks_utf8=self.mqtt.limits.checks_utf8,
         )
         limit_levels(limits.levels)
-        self.edge.clients.set_limits(edge_limits(config))
-        self.edge.outboxes.limit = limits.outbox
+        self.edge.set_limits(edge_limits(config))
 
     def departure(self) -> NodeRetirement:
         """Make the procedure that ends this role when the node retires."""
@@ -177,13 +177,16 @@ class EdgeRole:
         tables = node_base.data_directory.tables
         flush_queue, worker = node_base.flush_queue, self._worker
         return Edge(
-            name=node_base.config.node,
-            incarnation=node_base.node_grant.incarnation,
-            router=node_base.router,
-            connector=self._dialer,
-            timers=node_base.timers,
-            counters=node_base.counters,
-            reporter=self.reporter,
+            EdgeParts(
+                name=node_base.config.node,
+                incarnation=node_base.node_grant.incarnation,
+                router=node_base.router,
+                connector=self._dialer,
+                timers=node_base.timers,
+                counters=node_base.counters,
+                reporter=self.reporter,
+                again=lambda: flush_queue.mark_next(worker),
+            ),
             session_store=SessionStore(
                 SessionTables(
                     sessions=tables.table("sessions"),
@@ -201,7 +204,6 @@ class EdgeRole:
             ),
             reader=self.reader,
             outbox_store=self.outbox_store,
-            again=lambda: flush_queue.mark_next(worker),
             limits=edge_limits(node_base.config),
             ledger=node_base.data_directory.ledger,
         )

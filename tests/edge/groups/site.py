@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice, takewhile
 from typing import Any, cast
 
+from tests.support.edge_parts import edge_parts
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from tests.support.runs import read_run
@@ -196,13 +197,10 @@ class EdgeNode:
         self.sessions: dict[str, Session] = {}
         self.slices = Slices(self.world.alarms.now, self._again)
         self.shared = SharedSubscriptions(
+            edge_parts(self.world.alarms, self, again=self._again),
             zones=cast(Any, self),
             wake=lambda _: None,
             session_store=cast(Any, self),
-            timers=self.world.alarms,
-            counters=Counters(),
-            reporter=cast(Any, self),
-            again=self._again,
             slices=self.slices,
             wait=1.0,
         )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.edge.groups.site import Way
 from tests.support import wire5
+from tests.support.edge_parts import edge_parts
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
@@ -67,13 +68,10 @@ class Shared:
         self.is_due = False
         self.slices = Slices(Ticking(), self._again)
         self.tested = SharedSubscriptions(
+            edge_parts(Alarms(), self, again=self._again),
             zones=cast(Any, self),
             wake=lambda _: None,
             session_store=cast(Any, self),
-            timers=Alarms(),
-            counters=Counters(),
-            reporter=cast(Any, self),
-            again=self._again,
             slices=self.slices,
             wait=1.0,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.support.clock import Clock
+from tests.support.edge_parts import edge_parts
 from tests.support.keeping import CommitRecorder
 from tests.support.outboxes import MemoryOutboxes
 from tests.support.recorders import ReporterRecorder, cut
@@ -14,7 +15,6 @@ from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
-from txbroker.model.counters import Counters
 from txbroker.mqtt.wire.message import Message
 
 KEY: MarkKey = ("edge", 1, "", 1)
@@ -27,14 +27,10 @@ class Bench:
         commit = CommitRecorder()
         self.zones = ResolverCache(Router(lambda: None))
         self.outboxes = OutboxManager(
-            edge="edge",
-            incarnation=1,
-            zones=self.zones,
-            store=MemoryOutboxes(commit),
+            edge_parts(Clock(), ReporterRecorder()),
+            self.zones,
+            MemoryOutboxes(commit),
             save_then=commit.keeper(Clock()).save_then,
-            counters=Counters(),
-            reporter=ReporterRecorder(),
-            again=lambda: None,
             limit=1 << 20,
         )
         self.outboxes.wire(mock.Mock())

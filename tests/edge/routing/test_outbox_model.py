@@ -31,6 +31,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.support.edge_parts import edge_parts
 from tests.support.journal import MemoryJournal
 from tests.support.keeping import WALL, JournalsRecorder
 from tests.support.pair import Alarms, Host, Link, Recorder
@@ -47,7 +48,6 @@ from txbroker.edge.sessions.session_store import SessionStore, SessionTables
 from txbroker.edge.store.outbox_store import OutboxFiles
 from txbroker.journal.zone_journal import Record, ZoneState
 from txbroker.link.frames import LinkError
-from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.decoder import Framer, decode
 from txbroker.mqtt.wire.encoder import encode, encode_publish
@@ -393,17 +393,17 @@ class Machine(RuleBasedStateMachine):
         self.asked.clear()
         self.router = Router(lambda: None)
         self.edge = Edge(
-            name="edge",
-            incarnation=self.incarnation,
-            router=self.router,
-            connector=self,
-            timers=self.alarms,
-            counters=Counters(),
-            reporter=Recorder(),
+            edge_parts(
+                self.alarms,
+                Recorder(),
+                incarnation=self.incarnation,
+                router=self.router,
+                connector=self,
+                again=self._have_work,
+            ),
             session_store=self.disk.keeper,
             reader=JournalsRecorder(),
             outbox_store=self.disk.outboxes,
-            again=self._have_work,
             limits=EdgeLimits(),
         )
         self.edge.load()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.edge_bench import forget_cuts
+from tests.support.edge_parts import edge_parts
 from tests.support.keeping import CommitRecorder
 from tests.support.outboxes import MemoryOutboxes
 from tests.support.recorders import (
@@ -52,14 +53,10 @@ class Bench:
         self.zones = ResolverCache(Router(lambda: None))
         commit = CommitRecorder()
         outboxes = OutboxManager(
-            edge="edge",
-            incarnation=1,
-            zones=self.zones,
-            store=MemoryOutboxes(commit),
+            edge_parts(self.clock, ReporterRecorder(), counters=self.counters),
+            self.zones,
+            MemoryOutboxes(commit),
             save_then=commit.keeper(self.clock).save_then,
-            counters=self.counters,
-            reporter=ReporterRecorder(),
-            again=lambda: None,
             limit=LIMIT,
         )
         self.congestion = ClientBackpressure(

@@ -18,14 +18,13 @@ from itertools import chain
 
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.drain_scheduler import DrainHost, DrainScheduler
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.outbox import Outbox, OutboxDrain
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.stored_outbox import DrainState, OutboxLog, OutboxState, OutboxStore
-from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
-from txbroker.model.reporter import Reporter
 from txbroker.model.topics import is_within
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.session.session import Session
@@ -39,32 +38,25 @@ class OutboxManager:
 
     def __init__(
         self,
-        *,
-        edge: str,
-        incarnation: int,
+        parts: EdgeParts,
         zones: ResolverCache,
         store: OutboxStore,
+        *,
         save_then: Callable[[Session, Callable[[], None]], None],
-        counters: Counters,
-        reporter: Reporter,
-        again: Callable[[], None],
         limit: int,
     ) -> None:
         """
-        `save_then` runs an action when a session is durable, and `again` calls `work` in another
-        turn.
-
-        `limit` bounds the bytes on the disk.
+        `save_then` runs an action when a session is durable; `limit` bounds the bytes on the disk.
         """
         self.limit = limit
         self.unsafe_size = 0
-        self._edge = edge
-        self._incarnation = incarnation
+        self._edge = parts.name
+        self._incarnation = parts.incarnation
         self._zones = zones
         self._store = store
         self._save_then = save_then
-        self._counters = counters
-        self._reporter = reporter
+        self._counters = parts.counters
+        self._reporter = parts.reporter
         self.outboxes: list[Outbox] = []
         self._ending: list[Outbox] = []
         self._filling: dict[str, Outbox] = {}
@@ -76,7 +68,7 @@ class OutboxManager:
             outboxes=self.outboxes,
             zones=zones,
             store=store,
-            again=again,
+            again=parts.again,
             on_empty=self._finish,
         )
         zones.when_changed(self._on_zones_changed)

@@ -23,16 +23,15 @@ from itertools import groupby, islice
 
 import attrs
 
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.journal_read_cache import ChunkReader, JournalReadCache, ReadFailure
 from txbroker.edge.sessions.matching_records import Found, message_at, record_match, wanted
 from txbroker.journal.zone_journal import JournalChunk
-from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import FOREVER, EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.publish_run import MOST
-from txbroker.model.timers import Timers
 from txbroker.model.topics import is_within
 from txbroker.mqtt.session.cursor import Cursor, WaitingRecords
 from txbroker.mqtt.session.session import Session
@@ -74,24 +73,22 @@ class CatchUp:
 
     def __init__(
         self,
+        parts: EdgeParts,
         *,
         zones: ResolverCache,
         reader: ChunkReader,
-        timers: Timers,
-        counters: Counters,
         limits: SessionLimits,
-        again: Callable[[], None],
         met: Callable[[Iterable[EpochTransition]], None],
     ) -> None:
         """`met`: see `JournalReadCache`."""
         self._zones = zones
-        self._counters = counters
+        self._counters = parts.counters
         self.limits = limits
-        self._again = again
+        self._again = parts.again
         self._reader = reader
         self._chunks = JournalReadCache(
             reader,
-            timers,
+            parts.timers,
             wake=self.wake,
             gone=self._give_up,
             late=lambda session, part: session.sender.defer(part),
@@ -99,7 +96,7 @@ class CatchUp:
             met=met,
         )
         self._hungry: dict[Session, None] = {}
-        self._now = timers.now
+        self._now = parts.timers.now
         self._until = 0.0  # of this turn
 
     # from the edge

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 import attrs
 
-from txbroker.core import Router, Run
+from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher
-from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.connection_wills import ClientPresence, ConnectionWills
 from txbroker.edge.sessions.delivery import Delivery
@@ -29,9 +29,6 @@ from txbroker.edge.sessions.session_owner import EdgeSessionOwner
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscriptions import Subscriptions
-from txbroker.model.counters import Counters
-from txbroker.model.reporter import Reporter
-from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys
 from txbroker.mqtt.session.inbound_publish import OriginId
 from txbroker.mqtt.session.session import Session
@@ -62,23 +59,18 @@ class _Arrival:
 
 
 class ClientSessions:
-    """The clients of the edge `node`; all other parts are those of that edge."""
+    """The clients of an edge; all parts are those of that edge."""
 
     def __init__(
         self,
         sessions: dict[str, Session],
+        parts: EdgeParts,
         *,
-        node: str,
-        zones: ResolverCache,
         publisher: Publisher,
         subscriptions: Subscriptions,
         shared: SharedSubscriptions,
         delivery: Delivery,
         cursors: SessionCursors,
-        router: Router,
-        timers: Timers,
-        counters: Counters,
-        reporter: Reporter,
         session_store: SessionStore,
         backlog: CatchUp,
         owner: EdgeSessionOwner,
@@ -87,18 +79,17 @@ class ClientSessions:
         self.sessions = sessions
         self.session_store = session_store
         self.backlog = backlog
-        self.wills = ConnectionWills(node, publisher, timers, self.lifetime)
+        self.wills = ConnectionWills(parts.name, publisher, parts.timers, self.lifetime)
         self._owner = owner
-        self._zones = zones
         self._publisher = publisher
         self._subscriptions = subscriptions
         self._shared = shared
         self._delivery = delivery
         self._cursors = cursors
-        self._router = router
-        self._timers = timers
-        self._counters = counters
-        self._reporter = reporter
+        self._router = parts.router
+        self._timers = parts.timers
+        self._counters = parts.counters
+        self._reporter = parts.reporter
         self._limits = limits
         self._arriving: dict[str, _Arrival] = {}
         self._presence: ClientPresence | None = None
@@ -120,8 +111,6 @@ class ClientSessions:
         self._limits = limits
         self.backlog.limits = limits.session
         self._subscriptions.wait = self._shared.wait = limits.suback_wait
-        self._router.set_cache_limit(limits.cache)
-        self._zones.limit = limits.cache
         for session in self.sessions.values():
             session.sender.set_limits(limits.session)
 

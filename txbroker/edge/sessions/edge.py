@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain
 
-from txbroker.core import Router, Run
+from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
-from txbroker.edge.routing.connector import Connector
 from txbroker.edge.routing.edge_limits import EdgeLimits
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import Publication
@@ -46,12 +46,9 @@ from txbroker.edge.sessions.sys_tree import SysTree
 from txbroker.edge.sessions.transition_log import TransitionLog
 from txbroker.edge.sessions.zone_changes import ZoneChanges
 from txbroker.journal.delivery_ledger import LedgerRecorder
-from txbroker.model.counters import Counters
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.invariant import holds
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.reporter import Reporter
-from txbroker.model.timers import Timers
 from txbroker.model.topics import is_within
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.session.session import Session
@@ -78,45 +75,33 @@ REFRESHED_AT_ONCE = 100
 
 
 class Edge:
-    """The edge role of the node `name`, in the life `incarnation` of its process."""
+    """The edge role of a node, in one life of its process."""
 
     def __init__(
         self,
+        parts: EdgeParts,
         *,
-        name: str,
-        incarnation: int,
-        router: Router,
-        connector: Connector,
-        timers: Timers,
-        counters: Counters,
-        reporter: Reporter,
         session_store: SessionStore,
         reader: ChunkReader,
         outbox_store: OutboxStore,
-        again: Callable[[], None],
         limits: EdgeLimits,
         ledger: LedgerRecorder | None = None,
     ) -> None:
-        """
-        `again` calls `work` in another turn; `ledger` is None if the node has no delivery ledger.
-        """
-        self.name = name
-        self.incarnation = incarnation
-        self.counters = counters
+        """`ledger` is None if the node has no delivery ledger."""
+        timers, router = parts.timers, parts.router
+        self.name = parts.name
+        self.incarnation = parts.incarnation
+        self.counters = parts.counters
         self.session_store = session_store
         self.router = router
         self._forgotten = 0
         router.set_cache_limit(limits.cache)
         self.zones = ResolverCache(router, limits.cache, self._on_cache_full)
         self.outboxes = OutboxManager(
-            edge=name,
-            incarnation=incarnation,
-            zones=self.zones,
-            store=outbox_store,
+            parts,
+            self.zones,
+            outbox_store,
             save_then=session_store.save_then,
-            counters=counters,
-            reporter=reporter,
-            again=again,
             limit=limits.outbox,
         )
         self.congestion = ClientBackpressure(
@@ -124,24 +109,22 @@ class Edge:
         )
         self.publisher = Publisher(
             self.zones,
-            connector,
-            counters,
+            parts.connector,
+            parts.counters,
             outboxes=self.outboxes,
             congestion=self.congestion,
             holds=limits.holds,
             now=timers.now,
         )
         self.outboxes.wire(self.publisher)
-        self.slices = Slices(timers.now, again)
+        self.slices = Slices(timers.now, parts.again)
         session_store.wire_slices(partial(self.slices.start, session_store))
         self.interests = Interests(self.zones, self.publisher.wake, self._on_confirmed, self.slices)
         self.backlog = CatchUp(
+            parts,
             zones=self.zones,
             reader=reader,
-            timers=timers,
-            counters=counters,
             limits=limits.session,
-            again=again,
             met=lambda transitions: self.transitions.follow_read(transitions),
         )
         sessions: dict[str, Session] = {}
@@ -165,13 +148,15 @@ class Edge:
         self.recording = None if ledger is None else LedgerWriter(ledger, self.cursors.followed_now)
         self.cuts = ZoneChanges(
             self.zones,
-            connector,
+            parts.connector,
             publisher=self.publisher,
             interests=self.interests,
             cursors=self.cursors,
             transitions=self.transitions,
         )
-        self.delivery = Delivery(self.zones, self.interests, router, now=timers.now, again=again)
+        self.delivery = Delivery(
+            self.zones, self.interests, router, now=timers.now, again=parts.again
+        )
         self.sys = SysTree(self.delivery)
         self.feeds = RetainedFeeds(timers)
         self.subscriptions = Subscriptions(
@@ -182,54 +167,43 @@ class Edge:
             session_store=session_store,
             timers=timers,
             feeds=self.feeds,
-            reporter=reporter,
+            reporter=parts.reporter,
             ledger_writer=self.recording,
             wait=limits.suback_wait,
         )
         self.shared = SharedSubscriptions(
+            parts,
             zones=self.zones,
             wake=self.publisher.wake,
             session_store=session_store,
-            timers=timers,
-            counters=counters,
-            reporter=reporter,
-            again=again,
             slices=self.slices,
             wait=limits.suback_wait,
         )
         self._session_owner = EdgeSessionOwner(
+            parts,
             zones=self.zones,
             shared=self.shared,
-            router=router,
-            timers=timers,
-            counters=counters,
-            reporter=reporter,
             session_store=session_store,
             backlog=self.backlog,
             ledger_writer=self.recording,
         )
         self.clients = ClientSessions(
             sessions,
-            node=name,
-            zones=self.zones,
+            parts,
             publisher=self.publisher,
             subscriptions=self.subscriptions,
             shared=self.shared,
             delivery=self.delivery,
             cursors=self.cursors,
-            router=router,
-            timers=timers,
-            counters=counters,
-            reporter=reporter,
             session_store=session_store,
             backlog=self.backlog,
             owner=self._session_owner,
             limits=limits,
         )
         self._keys_of_left: Callable[[], Iterable[MarkKey]] = tuple
-        self._connector = connector
+        self._connector = parts.connector
         self._timers = timers
-        self._reporter = reporter
+        self._reporter = parts.reporter
 
     # from the node
 
@@ -246,6 +220,13 @@ class Edge:
         """
         self._keys_of_left = keys_of_left
         self.low_water.wire(places_of_left)
+
+    def set_limits(self, limits: EdgeLimits) -> None:
+        """Apply other limits from now on, to existing sessions as well."""
+        self.router.set_cache_limit(limits.cache)
+        self.zones.limit = limits.cache
+        self.outboxes.limit = limits.outbox
+        self.clients.set_limits(limits)
 
     def load(self) -> None:
         """Load outboxes and sessions that the earlier process left on the disk."""

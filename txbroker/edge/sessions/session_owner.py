@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from weakref import WeakSet
 
-from txbroker.core import Router
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
-from txbroker.model.counters import Counters
-from txbroker.model.reporter import Reporter
-from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
 
 
@@ -26,13 +23,10 @@ class EdgeSessionOwner:
 
     def __init__(
         self,
+        parts: EdgeParts,
         *,
         zones: ResolverCache,
         shared: SharedSubscriptions,
-        router: Router,
-        timers: Timers,
-        counters: Counters,
-        reporter: Reporter,
         session_store: SessionStore,
         backlog: CatchUp,
         ledger_writer: LedgerWriter | None,
@@ -40,10 +34,10 @@ class EdgeSessionOwner:
         self.recording = ledger_writer
         self._zones = zones
         self._shared = shared
-        self._router = router
-        self._timers = timers
-        self._counters = counters
-        self._reporter = reporter
+        self._router = parts.router
+        self._timers = parts.timers
+        self._counters = parts.counters
+        self._reporter = parts.reporter
         self._session_store = session_store
         self._backlog = backlog
         self._fills = 0

@@ -18,16 +18,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from txbroker.core import Run
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge_group import EdgeGroup, Waiter
 from txbroker.edge.sessions.session_store import SessionStore
-from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.model.reporter import Reporter
 from txbroker.model.share_name import shared_subscription
-from txbroker.model.timers import Timers
 from txbroker.model.topics import literal_prefix
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
@@ -53,24 +51,21 @@ class SharedSubscriptions:
 
     def __init__(
         self,
+        parts: EdgeParts,
         *,
         zones: ResolverCache,
         wake: Callable[[Route], None],
         session_store: SessionStore,
-        timers: Timers,
-        counters: Counters,
-        reporter: Reporter,
-        again: Callable[[], None],
         slices: Slices,
         wait: float,
     ) -> None:
         self._zones = zones
         self._wake = wake
         self._session_store = session_store
-        self._patience = Deadlines(timers)
-        self._counters = counters
-        self._reporter = reporter
-        self._again = again
+        self._patience = Deadlines(parts.timers)
+        self._counters = parts.counters
+        self._reporter = parts.reporter
+        self._again = parts.again
         self._slices = slices
         self.wait = wait
         self._groups: dict[str, EdgeGroup] = {}
