@@ -141,6 +141,30 @@ def test_what_got_no_answer_is_said_again() -> None:
     assert not bench.registrar.is_cut_off("c1")
 
 
+@pytest.mark.parametrize("is_begun_anew", [False, True])
+def test_what_ended_without_an_answer_has_ended_whatever_ends_below(is_begun_anew: bool) -> None:
+    """A keeper asks about an earlier move, or a clean session came and went meanwhile."""
+    bench = Bench()
+    bench.registrar.set(kept(1, incarnation=5))
+    bench.pump()
+    bench.registrar.drop("c1")
+    if is_begun_anew:
+        bench.registrar.set(
+            DirectoryEntry(client_id="c1", node="a", incarnation=1, persistent=False)
+        )
+    batch = bench.batch()
+    assert batch is not None
+    if is_begun_anew:
+        bench.registrar.drop("c1")
+    else:
+        bench.registrar.deny(kept(1, incarnation=3))
+    bench.registrar.failed("b", batch, bench.now)
+    bench.now += 1.0
+    bench.pump()
+
+    assert bench.there(1) is None
+
+
 def test_a_part_of_a_list_that_got_no_answer_has_a_number_of_its_own() -> None:
     """The keeper would take it for the late one."""
     bench = Bench()

@@ -101,8 +101,9 @@ class EntryUpdates:
         Return the unsent changes, or a sign of life; None: further slices must find them first.
         """
         entries, ended, relayed = [], [], []
+        peer.told = {}
         for client_id in list(islice(peer.pending, BATCH)):
-            generation = peer.pending.pop(client_id)
+            generation = peer.told[client_id] = peer.pending.pop(client_id)
             entry = self._sources.entry(client_id)
             if entry is None:
                 ended.append(Ended(client_id=client_id, generation=generation))

@@ -28,6 +28,7 @@ class ReplicaPeer:
       changed.
     - `change`: the number of that change, until all its consequences have been sent; 0: none.
     - `silence`: the version of the silent members that the peer knows.
+    - `told`: the generations that were pending for the ids of the batch in flight.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ReplicaPeer:
     change: int = 0
     silence: int = 0
     in_flight: Register | None = None
+    told: dict[str, int] = attrs.Factory(dict)
     again: Register | None = None
     said: tuple[int, int] = (0, 0)
     pause: float = FIRST_PAUSE
@@ -72,9 +74,11 @@ class ReplicaPeer:
         if not self.is_listed:
             self.again = batch
             return
-        again = {entry.client_id: entry.past for entry in batch.entries}
-        again |= {ended.client_id: ended.generation for ended in batch.ended}
-        self.pending = again | self.pending
+        again = self.told | {ended.client_id: ended.generation for ended in batch.ended}
+        for entry in batch.entries:
+            again[entry.client_id] = max(entry.past, again.get(entry.client_id, 0))
+        # A change of a lower generation would hide the end of a later session from the keeper.
+        self.pending = again | {c: max(g, again.get(c, 0)) for c, g in self.pending.items()}
         self.relays = {entry.client_id: None for entry in batch.relayed} | self.relays
         if len(self.pending) + len(self.relays) > PENDING:
             self.start_over()
