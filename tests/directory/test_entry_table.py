@@ -182,15 +182,19 @@ def test_a_late_end_does_not_end_what_was_claimed_since() -> None:
 def test_what_a_list_does_not_have_has_ended() -> None:
     """But not what came, or was renewed, since the list began; nor what is another node's."""
     book = entries()
-    for name, sync in (("old", 1), ("listed", 2), ("kept", 0)):
-        book.store(kept("a", 1, name), sync)
+    book.store(kept("a", 1, "kept"))
+    book.begin_list("a", 1)
+    book.store(kept("a", 1, "old"))
+    book.begin_list("a", 2)
+    book.store(kept("a", 1, "listed"))
+    book.store(kept("a", 1, "told"), is_hearsay=True)
     book.store(kept("b", 1, "other"))
-    book.renew("kept", "a", 2)
-    book.renew("old", "b", 2)
-    book.end_unlisted("a", 2)
+    book.renew("kept", "a")
+    book.renew("old", "b")
+    book.end_unlisted("a")
 
     assert book.get("old") is None
-    assert all(book.get(name) for name in ("listed", "kept", "other"))
+    assert all(book.get(name) for name in ("listed", "told", "kept", "other"))
 
 
 def test_what_lasts_is_there_after_a_restart() -> None:
@@ -223,9 +227,10 @@ def asked(book: EntryTable, node: str = "a") -> tuple[DirectoryEntry, ...]:
 def test_hearsay_is_asked_about_until_it_is_denied_or_said() -> None:
     """Its node's whole list may have come without it: nothing else would end it."""
     book = entries()
+    book.begin_list("a", 1)
     for client_id in ("denied", "said"):
-        book.store(kept("a", 2, client_id), 1, is_hearsay=True)
-    book.end_unlisted("a", 1)
+        book.store(kept("a", 2, client_id), is_hearsay=True)
+    book.end_unlisted("a")
     assert {"denied", "said"} == {entry.client_id for entry in asked(book)}
     book.deny(kept("a", 2, "denied"))
     book.store(kept("a", 2, "said"))
@@ -239,8 +244,9 @@ def test_hearsay_that_was_known_before_is_asked_about() -> None:
     entries(table).store(kept("a", 2))
     book = entries(table)
     assert (kept("a", 2),) == asked(book)
-    book.store(kept("a", 2), 5, is_hearsay=True)
-    book.end_unlisted("a", 5)
+    book.begin_list("a", 5)
+    book.store(kept("a", 2), is_hearsay=True)
+    book.end_unlisted("a")
 
     assert (kept("a", 2),) == asked(book)
 
@@ -250,8 +256,9 @@ def test_what_is_on_its_way_is_asked_about() -> None:
     table = MemoryTable()
     entries(table).store(kept("a", 2))
     book = entries(table)
-    book.renew("x", "a", 5)
-    book.end_unlisted("a", 5)
+    book.begin_list("a", 5)
+    book.renew("x", "a")
+    book.end_unlisted("a")
 
     assert (kept("a", 2),) == asked(book)
 

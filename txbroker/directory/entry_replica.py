@@ -92,7 +92,7 @@ class EntryReplica:
         if isinstance(verdict, EntryTableFull):
             # A full keeper cannot store the claim: the asker must not count its answer.
             return self.other_view()
-        self.entries.renew(entry.client_id, source, self._sync(source))
+        self.entries.renew(entry.client_id, source)
         return Claimed(conflict=None if verdict is None else verdict.entry)
 
     def register(self, source: str, batch: Register) -> Registered | OtherView:
@@ -132,6 +132,7 @@ class EntryReplica:
             beyond = max(before.number, before.beyond)
             self.entries.doubt((source,))
         self._begun[source] = _Begun(batch.sync, batch.number, beyond)
+        self.entries.begin_list(source, batch.sync)
 
     def _continues_list(self, source: str, batch: Register) -> bool:
         """
@@ -151,7 +152,6 @@ class EntryReplica:
         return batch.keeper_life == self._life and batch.sync in (0, begun.sync)
 
     def _apply_batch(self, source: str, batch: Register) -> Registered:
-        sync = self._sync(source)
         conflicts: list[DirectoryEntry] = []
         past: list[DirectoryEntry] = []
         full: list[str] = []
@@ -164,26 +164,19 @@ class EntryReplica:
         for ended in batch.ended:
             self.entries.end(ended.client_id, source, ended.generation)
         for client_id in batch.kept:
-            self.entries.renew(client_id, source, sync)
+            self.entries.renew(client_id, source)
         for entry in batch.relayed:
             self._put(entry, source)
         if batch.last:
-            self.entries.end_unlisted(source, sync)
+            self.entries.end_unlisted(source)
             self._listed[source] = batch.established
             self._look()
         return self._registered(conflicts=tuple(conflicts), past=tuple(past), full=tuple(full))
 
     def _put(self, entry: DirectoryEntry, source: str) -> Verdict:
-        # Others may know of a session before its holder reports it. Such an entry counts as part of
-        # the holder's list under way; otherwise the end of that list would end the entry.
         if self._members.is_removed(entry.node):
             return None  # the sender has not seen the removal, and would revive lost sessions
-        sync = self._sync(entry.node)
-        return self.entries.store(entry, sync, is_hearsay=entry.node != source)
-
-    def _sync(self, name: str) -> int:
-        begun = self._begun.get(name)
-        return 0 if begun is None else begun.sync
+        return self.entries.store(entry, is_hearsay=entry.node != source)
 
     def _registered(self, **fields: object) -> Registered:
         settled = self._members.is_settled

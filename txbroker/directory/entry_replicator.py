@@ -123,14 +123,15 @@ class EntryReplicator:
         """
         Reconcile this node's replica with `own` and `gone`, which the caller has set after a start.
         """
-        me, number = self._members.name, self._lists.next_number()
+        me = self._members.name
+        self._entries.begin_list(me, self._lists.next_number())
         for entry in [*self.gone.values(), *self.own.values()]:
             self._placement.add(entry.client_id)
             self._put_here(entry)
-            self._entries.renew(entry.client_id, me, number)
+            self._entries.renew(entry.client_id, me)
         for client_id in self._kept():
-            self._entries.renew(client_id, me, number)
-        self._entries.end_unlisted(me, number)
+            self._entries.renew(client_id, me)
+        self._entries.end_unlisted(me)
 
     def set(self, entry: DirectoryEntry) -> None:
         """Register an entry of this node."""

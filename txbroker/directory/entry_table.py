@@ -80,6 +80,7 @@ class EntryTable:
         self._wills: dict[str, dict[str, None]] = {}
         self._hearsay: dict[str, dict[str, None]] = {}
         self._confirmed: dict[str, dict[str, None]] = {}
+        self._lists: dict[str, int] = {}
         for _, value in table.items():
             self._load(value)
 
@@ -121,9 +122,11 @@ class EntryTable:
                 return KnownAbove(known, record.ended)
         return self.store(entry, is_hearsay=is_hearsay)
 
-    def store(self, entry: DirectoryEntry, sync: int = 0, *, is_hearsay: bool = False) -> Verdict:
+    def store(self, entry: DirectoryEntry, *, is_hearsay: bool = False) -> Verdict:
         """
         Store an entry that its holder sent, or that another node sent of the holder (`is_hearsay`).
+
+        The entry counts as part of the holder's list under way, whose content may be older.
         """
         record = self._records.get(entry.client_id)
         is_news = record is None or record.entry != entry
@@ -142,7 +145,7 @@ class EntryTable:
                 return None
             if is_news:
                 self._replace(record, entry)
-        record.sync = max(record.sync, sync)
+        record.sync = max(record.sync, self._lists.get(entry.node, 0))
         if is_news:
             self._store(record)
         if is_hearsay:
@@ -151,11 +154,15 @@ class EntryTable:
             self._is_said(record)
         return None
 
-    def renew(self, client_id: str, node: str, sync: int) -> None:
-        """Note that the node's list number `sync` has the id, without an entry to send yet."""
+    def begin_list(self, node: str, number: int) -> None:
+        """Note that the node begins its complete list of that number."""
+        self._lists[node] = number
+
+    def renew(self, client_id: str, node: str) -> None:
+        """Note that the node's list under way has the id, without an entry to send yet."""
         record = self._records.get(client_id)
         if record is not None and record.entry.node == node:
-            record.sync = max(record.sync, sync)
+            record.sync = max(record.sync, self._lists.get(node, 0))
 
     def end(self, client_id: str, node: str, generation: int) -> None:
         """
@@ -170,10 +177,11 @@ class EntryTable:
         if record.entry.generation <= generation:
             self._end(record)
 
-    def end_unlisted(self, node: str, sync: int) -> None:
-        """End all entries of the node that its complete list number `sync` did not contain."""
+    def end_unlisted(self, node: str) -> None:
+        """End all entries of the node that its list, complete by now, did not contain."""
+        number = self._lists[node]
         for record in list(self._records.values()):
-            if record.entry.node == node and record.sync < sync and not record.ended:
+            if record.entry.node == node and record.sync < number and not record.ended:
                 self._end(record)
 
     # from the notices to losers
@@ -250,6 +258,8 @@ class EntryTable:
         Turn the entries of these nodes into hearsay: the nodes no longer send their ends to this
         keeper.
         """
+        for node in nodes:
+            self._lists.pop(node, None)
         for record in self._records.values():
             if record.entry.node in nodes and not record.ended:
                 record.is_said = False
