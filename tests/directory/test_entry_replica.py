@@ -234,11 +234,13 @@ def test_a_claim_is_asked_about_until_its_session_is_registered() -> None:
     assert bench.keeper.entries.hearsay("b", 9) == ()
 
 
-def test_the_node_s_own_claim_is_its_word() -> None:
-    """It comes in the turn in which it is made."""
+def test_a_claim_of_the_node_itself_is_asked_about_too() -> None:
+    """The node may be no keeper any more when it withdraws the claim."""
     bench = Bench("b")
     bench.keeper.claim("a", Claim(view=bench.members.view, entry=kept("a", 1)))
+    assert bench.keeper.entries.hearsay("a", 9) == (kept("a", 1),)
 
+    bench.keeper.entries.store(kept("a", 1))
     assert bench.keeper.entries.hearsay("a", 9) == ()
 
 
@@ -261,14 +263,15 @@ def test_a_batch_that_comes_after_a_later_one_says_nothing() -> None:
 def test_a_list_with_a_lower_number_is_believed_until_a_greater_one_comes() -> None:
     """
     A node that lost its disk numbers anew: what the keeper knew of it is asked about. If the list
-    only came late, the node sends all again.
+    only came late, the node sends all again. What a late list names is asked about, too: the node
+    may send nothing more.
     """
     bench = Bench("b", "c")
     bench.register("b", number=7, sync=1, first=True)
     bench.register("b", number=8, sync=1, entries=(kept("b", 1),), last=True)
     bench.register("b", number=2, sync=1, first=True)
     bench.register("b", number=3, sync=1, entries=(kept("b", 1, "y"),), last=True)
-    assert bench.keeper.entries.hearsay("b", 9) == (kept("b", 1),)
+    assert bench.keeper.entries.hearsay("b", 9) == (kept("b", 1), kept("b", 1, "y"))
     assert bench.keeper.find("y").entry == kept("b", 1, "y")
 
     reply = bench.register("b", number=9)

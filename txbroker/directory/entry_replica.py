@@ -88,7 +88,8 @@ class EntryReplica:
         if request.view != self._members.view:
             return self.other_view()
         entry = attrs.evolve(request.entry, node=source)
-        verdict = self.entries.claim(entry, is_hearsay=source != self._members.name)
+        # So is a claim of this node: its withdrawal reaches those that are keepers by then.
+        verdict = self.entries.claim(entry, is_hearsay=True)
         if isinstance(verdict, EntryTableFull):
             # A full keeper cannot store the claim: the asker must not count its answer.
             return self.other_view()
@@ -176,7 +177,9 @@ class EntryReplica:
     def _put(self, entry: DirectoryEntry, source: str) -> Verdict:
         if self._members.is_removed(entry.node):
             return None  # the sender has not seen the removal, and would revive lost sessions
-        return self.entries.store(entry, is_hearsay=entry.node != source)
+        # A late list may name sessions that have ended, and no end of them would follow.
+        is_hearsay = entry.node != source or self._begun[source].beyond > 0
+        return self.entries.store(entry, is_hearsay=is_hearsay)
 
     def _registered(self, **fields: object) -> Registered:
         settled = self._members.is_settled

@@ -110,7 +110,7 @@ class EntryTable:
         """
         Accept a new kept session, if its incarnation is above all that is known.
 
-        A claim of another node is hearsay, as its session may never begin.
+        A claim is hearsay, as its session may never begin.
 
         Of two claims with one incarnation the first to arrive stands here. Otherwise both could
         find a majority of the keepers.
