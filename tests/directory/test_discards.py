@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.directory.test_site import connect
+from tests.directory.test_site import connect, id_kept_by
 from tests.directory.test_sole import Story
-from tests.support.site import Site
+from tests.support.site import Node, Site
 from txbroker.directory import session_discard
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import NoSession, QuorumRead
-from txbroker.directory.requests import Answer, Discard, Discarded, Kept, MovedTo
+from txbroker.directory.requests import (
+    NONE_NAMED,
+    Answer,
+    Discard,
+    Discarded,
+    Kept,
+    MaybeNewer,
+    MovedTo,
+)
 from txbroker.directory.session_ownership import OwnedSession
 
 
@@ -127,7 +137,7 @@ def test_connect_of_an_earlier_life_says_what_is_newer() -> None:
     for clean, reply in ((began - 1.0, Kept), (began + 1.0, Discarded)):
         age = int((whole.now - clean) * 1000)
         request = Discard(client_id="x", incarnation=9, through=0, age=age)
-        assert isinstance(holder.clearings.discard("a", request), reply)
+        assert isinstance(holder.clearings.answers.discard("a", request), reply)
 
 
 def test_question_about_an_earlier_incarnation_ends_nothing() -> None:
@@ -141,7 +151,7 @@ def test_question_about_an_earlier_incarnation_ends_nothing() -> None:
     request = Discard(client_id="x", incarnation=held - 1, through=9, age=1)
 
     moved = MovedTo(node="b", incarnation=held)
-    assert moved == holder.clearings.discard("a", request)
+    assert moved == holder.clearings.answers.discard("a", request)
     assert ["b"] == whole.holders("x")
 
 
@@ -270,3 +280,86 @@ def test_what_was_ended_is_looked_for_anew() -> None:
     assert clearings.is_due("x")
     whole.run(60.0)
     assert not clearings.is_due("x")
+
+
+def test_kept_session_of_which_keepers_know_the_clean_one_before_ends_by_connack() -> None:
+    """Its holder is asked about the clean one, and names the kept one: that one is followed."""
+    four = Site("abcd", 1)
+    four.start(4)
+    four.run(3.0)
+    client_id = id_kept_by(four, but_not="d")
+    before = connect(four, "d", client_id)
+    four.run(1.0)
+    holder = four.nodes["d"].directory
+    holder.replicator.batch = lambda *_: None  # type: ignore[method-assign]
+    clean = DirectoryEntry(
+        client_id=client_id, node="d", incarnation=2, persistent=False, replaces=1
+    )
+    raised = DirectoryEntry(client_id=client_id, node="d", incarnation=2, persistent=True)
+    holder.conflicts.supersede(raised, has_ended=False)
+    for name in "abc":
+        four.nodes[name].directory.replica.entries.store(clean)
+    after = connect(four, "a", client_id, clean=True)
+
+    assert [] == four.holders(client_id)
+    assert (False, True) == (before.is_open, after.is_open)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_session_of_the_last_millisecond_is_older(is_clean: bool) -> None:
+    """Its client went on at once: it is not refused as the one that came before."""
+    whole = two_sites(names="abc")
+    whole.delay = lambda: 0.0002  # type: ignore[method-assign]
+    for number in range(40):
+        client_id = f"x{number}"
+        before = connect(whole, "b", client_id, clean=is_clean)
+        after = connect(whole, "a", client_id, clean=True)
+        assert (False, False) == (before.is_open, after.present)
+        whole.run(0.0103)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("gap", [0.002, 0.05])
+def test_late_question_ends_no_session_that_the_client_went_on_to(
+    is_clean: bool, gap: float
+) -> None:
+    """Its client left the asker before, and connected where the question then came."""
+    whole = two_sites(names="abc")
+    before = connect(whole, "b", clean=is_clean)
+    whole.run(1.0)
+    if not is_clean:
+        before.lost(is_will_due=False)
+    late: list[Discard] = []
+    send = whole.send
+
+    def held_up(source: Node, target: str, request: Any, answered: Any) -> None:
+        wait = 0.0
+        if isinstance(request, Discard) and not late:
+            late.append(request)
+            wait = 0.5
+        whole.after(wait, lambda: send(source, target, request, answered))
+
+    whole.send = held_up  # type: ignore[method-assign]
+    left = whole.nodes["a"].connect("x", clean=True)
+    whole.run_until(lambda: bool(late))
+    left.lost(is_will_due=False)
+    whole.run(gap)
+    after = connect(whole, "b", clean=is_clean)
+    whole.run(60.0)
+
+    assert after.is_open
+    assert ([] if is_clean else ["b"]) == whole.holders("x")
+
+
+def test_older_asker_is_answered_at_once() -> None:
+    """It names no connection, and does not know of doubts."""
+    whole = two_sites()
+    connect(whole, "b")
+    whole.run(1.0)
+    answers = whole.nodes["b"].directory.clearings.answers
+    replies = [
+        answers.discard("a", Discard(client_id="x", incarnation=9, age=1, connection=connection))
+        for connection in (NONE_NAMED, 0)
+    ]
+
+    assert [MaybeNewer, Discarded] == [type(reply) for reply in replies]

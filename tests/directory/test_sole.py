@@ -335,7 +335,7 @@ def test_session_that_its_client_used_since_is_kept() -> None:
     for clean, reply in ((began - 1.0, Kept), (began + 2.0, Discarded)):
         age = int((story.site.now - clean) * 1000)
         request = Discard(client_id="x", incarnation=through, through=through, age=age)
-        assert isinstance(holder.clearings.discard("c", request), reply)
+        assert isinstance(holder.clearings.answers.discard("c", request), reply)
 
 
 def test_nobody_is_asked_by_a_node_that_is_alone() -> None:

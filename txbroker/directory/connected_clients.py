@@ -22,6 +22,7 @@ from txbroker.directory.client_wills import OwnWills
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.entry import DirectoryEntry, DirectoryWill
 from txbroker.directory.entry_conflicts import EntryConflicts
+from txbroker.directory.requests import NONE_NAMED
 from txbroker.model.machine_time import MachineTime
 from txbroker.mqtt.wire.packets import Will
 
@@ -136,6 +137,10 @@ class ConnectedClients:
         """
         since = self._here.get(client_id)
         return None if since is None else self._now() - since
+
+    def number_of(self, client_id: str) -> int:
+        """Return the number of the client's last connection of the last `REMEMBERED` seconds."""
+        return NONE_NAMED + 1 + int(self._here[client_id] * 1e6)
 
     def ended(self, client_id: str) -> None:
         """Unregister a kept session that expired or was deleted here."""

@@ -174,7 +174,6 @@ class Directory:
             takeovers=self.takeovers,
             connected=self.connected,
             table=tables.discards,
-            wait=settings.roaming_wait,
             moment=moment,
         )
         self._sweep = MoveSweep(
@@ -218,7 +217,7 @@ class Directory:
                 testament=self.own_wills.get(client_id),
             )
         self.replicator.start()
-        self.clearings.start()
+        self.clearings.answers.start()
 
     def tick(self) -> None:
         """Do the periodic work; the shell calls this about once a second."""
@@ -268,7 +267,7 @@ class Directory:
         """
         if self.clearings.is_due(client_id):
             return self._arrive_after(client_id, is_wanted)
-        return self.takeovers.take_over(client_id, is_wanted)
+        return self.takeovers.take_over(client_id, is_wanted, self.takeovers.deadline)
 
     def evacuate(self, heir: str, is_wanted: Callable[[], bool]) -> Procedure[str]:
         """Move all kept sessions to the node `heir` (see `SessionEvacuation`)."""
@@ -399,11 +398,12 @@ class Directory:
     def _arrive_after(
         self, client_id: str, is_wanted: Callable[[], bool]
     ) -> Procedure[SessionFound | TakeoverRefused]:
-        yield from self.clearings.finish(client_id)
-        return (yield from self.takeovers.take_over(client_id, is_wanted))
+        deadline = self.takeovers.deadline
+        yield from self.clearings.finish(client_id, deadline)
+        return (yield from self.takeovers.take_over(client_id, is_wanted, deadline))
 
     def _discard(self, source: str, request: Discard) -> Reply:
-        reply = self.clearings.discard(source, request)
+        reply = self.clearings.answers.discard(source, request)
         if request.client_id not in self.ownership.held:
             self.conflicts.offers.pop(request.client_id, None)
         return reply

@@ -59,3 +59,8 @@ def ask(node: str, request: Request) -> Procedure[Reply | None]:
 
     yield SendRequest(calls=((node, request),), take=take)
     return replies[0]
+
+
+def notify(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
+    """Send these requests at once; the replies do not matter."""
+    yield SendRequest(calls=calls, take=lambda _name, _reply: False)

@@ -7,6 +7,8 @@ Requests between nodes about client ids, and their replies, as plain values.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from txbroker.directory.directory_ports import PendingPublishes
@@ -194,6 +196,12 @@ class Noted:
 
 # -- sessions
 
+UNKNOWN_AGE: Final = 1 << 53
+"""An age above the age of any session, in milliseconds."""
+
+NONE_NAMED: Final = 1
+"""The number of no connection."""
+
 
 @attrs.frozen(kw_only=True)
 class Discard:
@@ -203,13 +211,15 @@ class Discard:
     `incarnation` as in `Take`; the asker must learn of a greater one first. The clean session began
     `age` milliseconds ago: a session to which its client connected since is newer, and stays. If no
     node knows the time of that CONNECT, a session is older in two cases: its incarnation is at most
-    `through`, or its client left before.
+    `through`, or its client left before. `connection` is one that an earlier answer named (see
+    `MaybeNewer`); `NONE_NAMED`: none has; 0: the asker is an older node.
     """
 
     client_id: str
     incarnation: int
     through: int = 0
     age: int = 0
+    connection: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -217,6 +227,15 @@ class Discarded:
     """The session has ended durably; `incarnation` was its last."""
 
     incarnation: int
+
+
+@attrs.frozen(kw_only=True)
+class MaybeNewer:
+    """
+    The client connected at about that time: end the session if its connection is still this one.
+    """
+
+    connection: int
 
 
 @attrs.frozen(kw_only=True)
@@ -378,5 +397,6 @@ Reply = (
     | Accepted
     | PendingPublishesReply
     | Discarded
+    | MaybeNewer
     | Kept
 )

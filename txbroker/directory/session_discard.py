@@ -13,7 +13,7 @@ Theory of operation. The discard decides when a clean session may begin. Its ste
 Some nodes do not answer within `wait` seconds, or are known to be away. A node that has never
 joined knows no other node to ask. In these cases the discard is stored durably, and done later. By
 then the client may have been elsewhere. So a holder keeps a session that is newer than the clean
-one.
+one (`discard_answers.py`).
 
 The machine's clock tells the age of the clean session, also to a later process of the node. A clock
 that stands while the machine sleeps would make the clean session too young, and end a newer
@@ -22,6 +22,7 @@ session.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -29,20 +30,22 @@ import attrs
 from txbroker.directory.connected_clients import ClearedAbove, ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.directory_ports import DurableTable
-from txbroker.directory.effects import AwaitDurable, Pause, Procedure, ask
+from txbroker.directory.discard_answers import DiscardAnswers
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure
 from txbroker.directory.entry import DirectoryEntry, pack, unpack
 from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.requests import (
-    Busy,
+    NONE_NAMED,
+    UNKNOWN_AGE,
     Discard,
     Discarded,
     Kept,
+    MaybeNewer,
     MovedTo,
     NotHeld,
     Reply,
 )
 from txbroker.directory.session_lookups import SessionSearch
-from txbroker.directory.session_ownership import OwnedSession
 from txbroker.directory.session_takeover import HOPS, RETRY, SessionTakeovers
 from txbroker.model.machine_time import MachineTime, moment_from
 
@@ -62,8 +65,8 @@ Seconds between two searches that find no session.
 A node that was cut off learns of newly joined nodes in that time.
 """
 
-UNKNOWN = 1 << 53
-"""An age above the age of any session, in milliseconds."""
+ROUNDED = 2
+"""Milliseconds by which an age between two moments may be too great."""
 
 ANY = 1 << 53
 """A generation above every incarnation: each session from before the CONNECT is older."""
@@ -99,20 +102,19 @@ class SessionDiscards:
         takeovers: SessionTakeovers,
         connected: ConnectedClients,
         table: DurableTable,
-        wait: float,
         moment: Callable[[], MachineTime],
     ) -> None:
         self._members = parts.members
         self._ownership = parts.ownership
         self._replicator = parts.replicator
         self._takeovers = takeovers
+        self.answers = DiscardAnswers(
+            parts, takeovers=takeovers, connected=connected, moment=moment
+        )
         self._connected = connected
-        self._host = parts.host
         self._table = table
-        self._wait = wait
         self._now = parts.now
         self._moment = moment
-        self._started = parts.now()
         self._due: dict[str, _Due] = {}
         self._whole: dict[str, float] = {}
         for key, value in table.items():
@@ -140,7 +142,7 @@ class SessionDiscards:
         search = SessionSearch(client_id, is_wanted=is_wanted, is_of_all=True)
         found: _Found | None = None
         began = self._moment()
-        until = self._now() + self._wait
+        until = search.until = self._takeovers.deadline
         raised, is_told, has_waited = 0, False, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
@@ -187,12 +189,6 @@ class SessionDiscards:
 
     # from the directory
 
-    def start(self) -> None:
-        """
-        Note the time from which clients connect: a client that left later left in this process.
-        """
-        self._started = self._now()
-
     @property
     def due(self) -> Iterable[str]:
         """Return the ids to retry now; the next call returns others."""
@@ -205,12 +201,12 @@ class SessionDiscards:
         """True if a discard of the id is pending."""
         return client_id in self._due
 
-    def finish(self, client_id: str) -> Procedure[None]:
-        """Retry the pending discard of an id."""
-        search = SessionSearch(client_id, is_of_all=True)
+    def finish(self, client_id: str, until: float = math.inf) -> Procedure[None]:
+        """Retry the pending discard of an id; a client that waits for it waits `until` then."""
+        search = SessionSearch(client_id, is_of_all=True, until=until)
         for _ in range(HOPS):
             due = self._due.get(client_id)
-            if due is None:
+            if due is None or self._now() >= until:
                 return
             search.go_on = False
             found = yield from self._takeovers.alone(client_id, self._attempt(search, due))
@@ -222,71 +218,7 @@ class SessionDiscards:
                 return
         self._whole.pop(client_id, None)
 
-    def discard(self, source: str, request: Discard) -> Reply:
-        """End the session of a client that began a clean session at `source`."""
-        client_id, ownership = request.client_id, self._ownership
-        arriving = ownership.arriving.get(client_id)
-        if arriving is not None and request.incarnation < arriving.incarnation:
-            return Busy()
-        if arriving is not None:
-            # An asker that knows this incarnation proves the release: nodes learn the incarnation
-            # only after it.
-            self._takeovers.adopt(client_id)
-        elif client_id in self._takeovers.busy and source < self._members.name:
-            return Busy()
-        claim = self._takeovers.claims.pop(client_id, None)
-        if claim is not None:
-            return NotHeld(incarnation=claim.incarnation)
-        owned = ownership.held.get(client_id)
-        if owned is None:
-            return self._discard_connection(request)
-        if not self._is_older(request, owned):
-            return Kept()
-        if owned.incarnation > request.incarnation:
-            # A late request must not end a session at an incarnation that the asker did not know.
-            return MovedTo(node=self._members.name, incarnation=owned.incarnation)
-        ownership.drop(client_id)
-        self._replicator.drop(client_id)
-        self._host.discard(client_id, is_moved=False)
-        return Discarded(incarnation=owned.incarnation)
-
     # internal
-
-    def _discard_connection(self, request: Discard) -> Reply:
-        client_id = request.client_id
-        own = self._replicator.own.get(client_id)
-        since = self._connected.seconds_here(client_id)
-        if own is not None and since is not None and since * 1000 < request.age:
-            return Kept()
-        if own is not None:
-            self._replicator.drop(client_id)
-            if not own.persistent:
-                self._host.close(client_id)
-            return Discarded(incarnation=own.generation)
-        gone = self._ownership.tombstone(client_id)
-        if gone is None:
-            return NotHeld()
-        return MovedTo(node=gone.node, incarnation=gone.incarnation)
-
-    def _is_older(self, request: Discard, owned: OwnedSession) -> bool:
-        """
-        True if the client connected to the session before it began the clean one, as far as is
-        known.
-
-        If the time of that CONNECT is unknown, the time when the client left may decide. A killed
-        process may not have stored that time. So the time decides only if the client left in this
-        process, or if the incarnation is above `through`. Otherwise the session counts as older.
-        """
-        since = self._connected.seconds_here(request.client_id)
-        if since is None and request.age < UNKNOWN and owned.since is not None:
-            age = owned.since.age(self._moment())
-            since = None if age is None else age / 1000
-        if since is None:
-            away = self._host.idle(request.client_id)
-            has_left = request.age < UNKNOWN and 0 < away < self._now() - self._started
-            if has_left or owned.incarnation > request.through:
-                since = away
-        return since is None or since * 1000 >= request.age
 
     def _attempt(self, search: SessionSearch, due: _Due) -> Procedure[_Found]:
         """Search all sites once, and follow the first trail."""
@@ -372,8 +304,10 @@ class SessionDiscards:
                 break  # the clean session itself ends a session here
             if not search.is_wanted():
                 return  # a client that disconnected may have a newer session elsewhere
-            request = self._request(search.client_id, incarnation, due)
-            reply = yield from self._takeovers.ask_holder(node, request)
+            if self._now() >= search.until:
+                search.silent[node] = incarnation
+                return
+            reply = yield from self._ask(search, node, incarnation, due)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
                 search.silent.pop(node, None)
             match reply:
@@ -401,23 +335,39 @@ class SessionDiscards:
         """Close a connection of the id at another node."""
         if not search.is_wanted():
             return
-        request = self._request(search.client_id, clean.generation, due)
-        reply = yield from ask(clean.node, request)
-        if isinstance(reply, Discarded | NotHeld | MovedTo):
+        reply = yield from self._ask(search, clean.node, clean.generation, due)
+        if isinstance(reply, MovedTo) and reply.incarnation > clean.generation:
+            # The client has begun a kept session since, which the keepers may not know yet.
+            yield from self._follow(search, reply.node, reply.incarnation, due)
+        elif isinstance(reply, Discarded | NotHeld | MovedTo):
             search.closed.add(clean.order)
             search.go_on = True
-        search.is_overtaken = isinstance(reply, Kept)
+        elif isinstance(reply, Kept):
+            search.is_overtaken = True
         if isinstance(reply, Discarded):
             search.generation = max(search.generation, reply.incarnation)
 
-    def _request(self, client_id: str, incarnation: int, due: _Due) -> Discard:
-        age = None if due.began is None else due.began.age(self._moment())
-        return Discard(
-            client_id=client_id,
-            incarnation=incarnation,
-            through=due.generation,
-            age=UNKNOWN if age is None else age,
-        )
+    def _ask(
+        self, search: SessionSearch, node: str, incarnation: int, due: _Due
+    ) -> Procedure[Reply | None]:
+        """Ask the holder to end the session; a connection that it names is the one to end."""
+        connection = NONE_NAMED
+        while True:
+            age = None if due.began is None else due.began.age(self._moment())
+            request = Discard(
+                client_id=search.client_id,
+                incarnation=incarnation,
+                through=due.generation,
+                # A session of the last 2 ms would count as newer, and the client would be refused.
+                age=UNKNOWN_AGE if age is None else max(0, age - ROUNDED),
+                connection=connection,
+            )
+            reply = yield from self._takeovers.ask_holder(node, request)
+            if not isinstance(reply, MaybeNewer) or connection != NONE_NAMED:
+                return reply
+            if not search.is_wanted():
+                return None  # the client may have gone on to that connection
+            connection = reply.connection
 
     def _remember(self, search: SessionSearch, began: MachineTime) -> Procedure[None]:
         client_id = search.client_id

@@ -6,6 +6,7 @@ A site's keepers are asked at once; a majority of them decides for the site (`Qu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -35,6 +36,7 @@ class SessionSearch:
     - `silent`: holders that did not answer, each with the incarnation that the directory names.
     - `unasked`: sites that did not answer.
     - `is_overtaken`: the client connected elsewhere since.
+    - `until`: the time at which the search follows no further trail.
     """
 
     client_id: str
@@ -51,6 +53,7 @@ class SessionSearch:
     is_of_all: bool = False
     go_on: bool = False
     is_overtaken: bool = False
+    until: float = math.inf
 
 
 class SessionLookups:

@@ -25,7 +25,7 @@ from typing import TypeVar
 import attrs
 
 from txbroker.directory.directory_parts import DirectoryParts
-from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask, notify
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.reachability import Reachability
@@ -95,8 +95,13 @@ class SessionTakeovers:
 
     # from the directory
 
+    @property
+    def deadline(self) -> float:
+        """Return the time until which a client that connects now waits for other nodes."""
+        return self._now() + self._wait
+
     def take_over(
-        self, client_id: str, is_wanted: Callable[[], bool]
+        self, client_id: str, is_wanted: Callable[[], bool], deadline: float
     ) -> Procedure[SessionFound | TakeoverRefused]:
         """
         Bring the session of a connecting client to this node.
@@ -105,11 +110,10 @@ class SessionTakeovers:
         session first. If `is_wanted` returns False, the client has disconnected, and no session
         begins.
         """
-        search = SessionSearch(client_id, is_wanted=is_wanted)
+        search = SessionSearch(client_id, is_wanted=is_wanted, until=deadline)
         alone = self._claim_alone(search) if is_wanted() else None
         if alone is not None:
             return alone
-        deadline = self._now() + self._wait
         while is_wanted():
             search.go_on = False
             arrived = yield from self.alone(client_id, self._attempt(search))
@@ -282,6 +286,10 @@ class SessionTakeovers:
                 return None
             if client_id in self._ownership.arriving:
                 return None  # a second copy would overwrite the first
+            if self._now() >= search.until:
+                # Each node of a long trail may be slow: the client would wait for all of them.
+                search.reason = f"the nodes that had the session take too long ({node})"
+                return None
             holds = 0 if held is None else held.incarnation
             take = Take(client_id=client_id, incarnation=incarnation, holds=holds)
             reply = yield from self.ask_holder(node, take)
@@ -374,7 +382,7 @@ class SessionTakeovers:
             return None
         if search.clean:
             told = Supersede(entries=(entry,))
-            self._spawn(_notify_sites(tuple((other.node, told) for other in search.clean)))
+            self._spawn(notify(tuple((other.node, told) for other in search.clean)))
         return self._begin(search, entry.incarnation)
 
     def _entry(self, search: SessionSearch) -> DirectoryEntry:
@@ -403,11 +411,3 @@ class SessionTakeovers:
             testament=None if known is None or not known.persistent else known.testament,
         )
         self._replicator.set(entry)
-
-
-def _notify_sites(calls: tuple[tuple[str, Request], ...]) -> Procedure[None]:
-    """
-    Notify other sites that their connections of the id must close; keepers notify this site's
-    nodes.
-    """
-    yield SendRequest(calls=calls, take=lambda _name, _reply: False)
