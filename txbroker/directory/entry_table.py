@@ -21,26 +21,12 @@ from itertools import islice
 import attrs
 
 from txbroker.directory.directory_ports import DurableTable
-from txbroker.directory.entry import DirectoryEntry, pack, testament_fields, testament_from, unpack
+from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.entry_record import EntryRecord, decode, is_lasting
 from txbroker.model.invariant import holds
 
 LIMIT = 1_000_000
 """Upper bound of entries at one node."""
-
-
-@attrs.define(slots=True, eq=False)
-class _Record:
-    """
-    `losers`: nodes to be told, each with whether it kept the session. `sync`: list it was in.
-    `is_said`: by its node, in this life of the keeper.
-    """
-
-    entry: DirectoryEntry
-    sync: int = 0
-    is_said: bool = False
-    ended: bool = False
-    losers: dict[str, bool] = attrs.Factory(dict)
-    stored: bool = False
 
 
 class EntryTableFull(enum.Enum):
@@ -75,7 +61,7 @@ class EntryTable:
     def __init__(self, table: DurableTable, limit: int = LIMIT) -> None:
         self._table = table
         self._limit = limit
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, EntryRecord] = {}
         self._losers: dict[str, dict[str, None]] = {}
         self._wills: dict[str, dict[str, None]] = {}
         self._hearsay: dict[str, dict[str, None]] = {}
@@ -133,7 +119,7 @@ class EntryTable:
         if record is None:
             if len(self._records) >= self._limit:
                 return EntryTableFull.FULL
-            record = _Record(entry)
+            record = EntryRecord(entry)
             self._records[entry.client_id] = record
             self._record_will(entry)
         else:
@@ -297,7 +283,7 @@ class EntryTable:
         """
         for client_id in list(self._records):
             record = self._records.get(client_id)
-            if record is not None and not record.ended and _is_lasting(record.entry):
+            if record is not None and not record.ended and is_lasting(record.entry):
                 yield record.entry
 
     def forget_node(self, node: str) -> None:
@@ -325,20 +311,20 @@ class EntryTable:
             holds(self, 19, "losers will be told", told, client_id, record.losers)
             is_willed = (client_id in self._wills.get(node, {})) == (entry.testament is not None)
             holds(self, 25, "a will is known", is_willed, client_id, node)
-            is_lasting = _is_lasting(entry) or any(record.losers.values())
-            holds(self, 19, "what lasts is stored", record.stored == is_lasting, client_id)
+            is_right = record.stored == record.is_lasting
+            holds(self, 19, "what lasts is stored", is_right, client_id)
         stored = {key.decode() for key, _ in self._table.items()}
         known = {client_id for client_id, one in self._records.items() if one.stored}
         holds(self, 19, "the table has what is stored", stored == known, stored ^ known)
 
     # internal
 
-    def _doubt(self, record: _Record) -> None:
+    def _doubt(self, record: EntryRecord) -> None:
         client_id, node = record.entry.client_id, record.entry.node
         if client_id not in self._confirmed.get(node, {}):
             self._hearsay.setdefault(node, {}).setdefault(client_id)
 
-    def _is_said(self, record: _Record) -> None:
+    def _is_said(self, record: EntryRecord) -> None:
         record.is_said = True
         self._forget_hearsay(record.entry)
 
@@ -348,7 +334,7 @@ class EntryTable:
             if of_node is not None and of_node.pop(entry.client_id, 0) is None and not of_node:
                 del known[entry.node]
 
-    def _replace(self, record: _Record, entry: DirectoryEntry) -> None:
+    def _replace(self, record: EntryRecord, entry: DirectoryEntry) -> None:
         known = record.entry
         if known.node != entry.node and not record.ended:
             self._add_loser(record, known.node, known.persistent)
@@ -362,14 +348,14 @@ class EntryTable:
         self._forget_loser(record, entry.node)
         self._record_will(entry)
 
-    def _end(self, record: _Record) -> None:
+    def _end(self, record: EntryRecord) -> None:
         self._forget_will(record.entry)
         self._forget_hearsay(record.entry)
         record.entry = attrs.evolve(record.entry, testament=None)
         record.ended = True
         self._settle(record)
 
-    def _settle(self, record: _Record) -> None:
+    def _settle(self, record: EntryRecord) -> None:
         """Store the record, or delete it if its session has ended and no loser remains."""
         if record.ended and not record.losers:
             client_id = record.entry.client_id
@@ -379,11 +365,11 @@ class EntryTable:
         else:
             self._store(record)
 
-    def _add_loser(self, record: _Record, node: str, persistent: bool) -> None:
+    def _add_loser(self, record: EntryRecord, node: str, persistent: bool) -> None:
         record.losers[node] = persistent or record.losers.get(node, False)
         self._losers.setdefault(node, {})[record.entry.client_id] = None
 
-    def _forget_loser(self, record: _Record, node: str) -> None:
+    def _forget_loser(self, record: EntryRecord, node: str) -> None:
         if record.losers.pop(node, None) is not None:
             due = self._losers[node]
             del due[record.entry.client_id]
@@ -401,17 +387,17 @@ class EntryTable:
             if not of_node:
                 del self._wills[entry.node]
 
-    def _store(self, record: _Record) -> None:
+    def _store(self, record: EntryRecord) -> None:
         key = record.entry.client_id.encode()
-        if _is_lasting(record.entry) or any(record.losers.values()):
+        if record.is_lasting:
             record.stored = True
-            self._table.put(key, _to_bytes(record))
+            self._table.put(key, record.encode())
         elif record.stored:
             record.stored = False
             self._table.delete(key)
 
     def _load(self, value: bytes) -> None:
-        record = _from_bytes(value)
+        record = decode(value)
         self._records[record.entry.client_id] = record
         self._record_will(record.entry)
         if not record.ended:
@@ -419,37 +405,3 @@ class EntryTable:
         losers, record.losers = record.losers, {}
         for node, persistent in losers.items():
             self._add_loser(record, node, persistent)
-
-
-def _is_lasting(entry: DirectoryEntry) -> bool:
-    return entry.persistent or entry.testament is not None
-
-
-def _to_bytes(record: _Record) -> bytes:
-    entry = record.entry
-    directory_will = entry.testament
-    fields = [
-        entry.client_id,
-        entry.node,
-        entry.incarnation,
-        entry.persistent,
-        entry.replaces,
-        record.ended,
-        record.losers,
-        testament_fields(directory_will),
-    ]
-    return pack(fields, b"" if directory_will is None else directory_will.will.payload)
-
-
-def _from_bytes(value: bytes) -> _Record:
-    fields, payload = unpack(value)
-    client_id, node, incarnation, persistent, replaces, ended, losers, testament = fields
-    entry = DirectoryEntry(
-        client_id=client_id,
-        node=node,
-        incarnation=incarnation,
-        persistent=persistent,
-        replaces=replaces,
-        testament=testament_from(testament, payload),
-    )
-    return _Record(entry, ended=ended, losers=losers, stored=True)
