@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.support.clock import Clock
+from tests.support.connects import connect
 from tests.support.edge_parts import edge_parts
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.outboxes import MemoryOutboxes
@@ -50,7 +51,7 @@ class Client:
         self._edge = bench.edge
         self._packet_id = 0
         packet = Connect(client_id=name, clean_session=clean, will=will)
-        bench.edge.clients.connect(packet, self._accept)
+        connect(bench.edge, packet, self._accept)
         if self.present is None:
             bench.settle()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from tests.support.connects import connect
 from tests.support.edge_parts import edge_parts
 from tests.support.journal import authority_of
 from tests.support.keeping import CommitRecorder, JournalsRecorder
@@ -105,7 +106,7 @@ class Client(SinkRecorder):
         self.edge = edge
         self.subacks: list[int] = []
         self.session: Session
-        edge.clients.connect(Connect(client_id=client_id, clean_session=clean), self._accept)
+        connect(edge, Connect(client_id=client_id, clean_session=clean), self._accept)
         self._id = 0
 
     def _accept(self, session: Session, present: bool) -> None:

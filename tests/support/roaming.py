@@ -10,6 +10,7 @@ from tests.support.keeping import MemoryTable
 from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
 from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.members import Members
+from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.edge.sessions.session_transfer import SessionTransfer
@@ -43,7 +44,8 @@ class Alone:
         )
         edge.clients.wire(self.directory.connected)
         self.directory.start()
-        self.roaming = SessionConnect(edge.clients, self.directory, self, Clock())
+        runner = ConnectRunner(self, edge.session_store.when_durable, Clock())
+        self.roaming = SessionConnect(edge.clients, self.directory, runner)
 
     def run(
         self, procedure: Procedure[Any], finished: Callable[[Any], object] = lambda _: None

@@ -15,7 +15,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
 from txbroker.directory.directory_ports import PendingPublishes
@@ -24,9 +24,13 @@ from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
 from txbroker.directory.requests import OtherView, Registered, Reply, Request
-from txbroker.directory.session_takeover import SessionFound, TakeoverRefused
+from txbroker.edge.sessions.client_sessions import ClientSessions
+from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
+from txbroker.edge.sessions.connect_runner import ConnectRunner
+from txbroker.edge.sessions.session_connect import SessionConnect
 from txbroker.model.machine_time import MachineTime
-from txbroker.mqtt.wire.packets import Will
+from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.packets import Connect, Will
 
 CALL_TIMEOUT = 1.0
 BEAT = 0.05
@@ -206,8 +210,47 @@ class Host:
         sent()
 
 
-def _at_once(action: Callable[[], object]) -> None:
-    action()
+class Clients:
+    """The sessions of a node, as CONNECT sees them (`ClientSessions`)."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @property
+    def sessions(self) -> set[str]:
+        return {*self.node.host.kept, *self.node.host.clean_sessions}
+
+    def why_full(self, packet: Connect) -> str:
+        return ""
+
+    def make_way(self, client_id: str) -> None:
+        """Nothing expires."""
+
+    def open(self, packet: Connect, client: Connection) -> OpenedSession:
+        """Of a clean session only its will is to be durable, and the end of what was kept here."""
+        node, host, client_id = self.node, self.node.host, packet.client_id
+        was_kept = client_id in host.kept
+        is_known = node.store.may_survive(node.done, "sessions", client_id.encode())
+        is_clean = packet.clean_session
+        host.close(client_id)
+        host.thaw(client_id)
+        if is_clean:
+            host.discard(client_id, is_moved=False)
+            host.clean_sessions[client_id] = set()
+        else:
+            host.clean_sessions.pop(client_id, None)
+            host.kept.setdefault(client_id, set())
+            host.save(client_id)
+        host.connected[client_id] = client
+        node.directory.connected.connected(client_id, clean=is_clean, will=packet.will)
+        is_durable = is_clean and packet.will is None and not is_known
+        return OpenedSession(cast(Any, client), was_kept and not is_clean, is_durable, client)
+
+    def confirm(self, opened: OpenedSession, packet: Connect) -> bool:
+        return self.node.host.connected.get(packet.client_id) is opened.client
+
+    def miss(self, session: Session) -> None:
+        """What opened it is gone, so nothing is left of that."""
 
 
 class Connection:
@@ -227,33 +270,28 @@ class Connection:
     def is_answered(self) -> bool:
         return self.present is not None or self.refused is not None or not self.is_open
 
-    def accept(self, present: bool, until: float = 0.0) -> None:
-        """
-        The session is here: open it in the same turn; CONNACK when that is durable. Of a clean one
-        only its will is to be, and the end of what was kept here.
-        """
-        node, client_id = self.node, self.client_id
-        host, directory = node.host, node.directory
-        is_known = node.store.may_survive(node.done, "sessions", client_id.encode())
-        is_lasting = not self.clean or self.will is not None or is_known
-        host.close(client_id)
-        host.thaw(client_id)
-        if self.clean:
-            host.discard(client_id, is_moved=False)
-            host.clean_sessions[client_id] = set()
-        else:
-            host.clean_sessions.pop(client_id, None)
-            host.kept.setdefault(client_id, set())
-            host.save(client_id)
-            self.content = set(host.kept[client_id])
-        host.connected[client_id] = self
-        directory.connected.connected(client_id, clean=self.clean, will=self.will)
-        if not self.clean:
-            node.when_safe(lambda: self._connack(present))
-            return
-        announcing = directory.clearings.announce(client_id, until, lambda: self.is_open)
-        when_done = node.when_safe if is_lasting else _at_once
-        node.run(announcing, lambda _: when_done(lambda: self._connack(present)))
+    def walk(self) -> ConnectProcedure[None]:
+        """From CONNECT to CONNACK."""
+        packet = Connect(client_id=self.client_id, clean_session=self.clean, will=self.will)
+        found = yield from self.node.connects.connect(packet, self)
+        if isinstance(found, OpenedSession):
+            if not self.clean:
+                self.content = set(self.node.host.kept[self.client_id])
+            self._connack(found.present)
+        elif found is not None:
+            self.refused = found.reason
+            self.is_open = False
+
+    # as a connecting client
+
+    def close(self, reason: str, code: int) -> None:
+        self.lost(is_will_due=False)
+
+    def drop_if_gone(self) -> None:
+        """It stays."""
+
+    def host(self) -> str:
+        return ""
 
     def _connack(self, present: bool) -> None:
         if self.is_open:
@@ -292,6 +330,16 @@ class Connection:
             )
         if self.clean:
             host.clean_sessions.pop(self.client_id, None)
+
+
+class Alarm:
+    """A time of a node; it dies with the process."""
+
+    def __init__(self) -> None:
+        self.is_due = True
+
+    def cancel(self) -> None:
+        self.is_due = False
 
 
 class Node:
@@ -339,6 +387,9 @@ class Node:
             lived=lambda: int(site.now * 1e6),
             moment=lambda: MachineTime("boot", int(site.now * 1000)),
         )
+        clients = cast(ClientSessions, Clients(self))
+        runner = ConnectRunner(self, self.await_store, self)
+        self.connects = SessionConnect(clients, self.directory, runner)
         members.announce(f"{self.name}:{self.life}")
         self.directory.start()
         if not self.is_root:
@@ -386,6 +437,21 @@ class Node:
             action()
         else:
             self.site.after(self.site.delay(), self.guarded(synced))
+
+    def await_store(self, action: Callable[[], object]) -> None:
+        """A step of a CONNECT: its changes become durable."""
+        self.site.strike(self, "AwaitDurable")
+        self.when_safe(action)
+
+    def now(self) -> float:
+        return self.site.now
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> Alarm:
+        """What waits for its turn looks again."""
+        alarm = Alarm()
+        run = self.guarded(lambda: action() if alarm.is_due else None)
+        self.site.after(delay, run)
+        return alarm
 
     def join(self) -> None:
         """As over a join stream: the parent tells all it knows, and learns what is known here."""
@@ -484,6 +550,7 @@ class Node:
             except StopIteration as stop:
                 finished(stop.value)
                 return
+            self.site.strike(self, type(step).__name__)
             match step:
                 case Pause(seconds=seconds, until=until):
                     self.pause(seconds, until, go_on)
@@ -533,32 +600,7 @@ class Node:
         self, client_id: str, *, clean: bool = False, will: Will | None = None
     ) -> Connection:
         connection = Connection(self, client_id, clean, will)
-        directory = self.directory
-
-        def found(outcome: SessionFound | TakeoverRefused) -> None:
-            if not connection.is_open:
-                if isinstance(outcome, SessionFound) and not outcome.present:
-                    directory.connected.ended(client_id)  # nobody was told of it
-            elif isinstance(outcome, SessionFound):
-                connection.accept(outcome.present)
-            else:
-                connection.refused = outcome.reason
-                connection.is_open = False
-
-        def cleared(until: float | None) -> None:
-            if until is None:
-                connection.is_open = False
-            elif connection.is_open:
-                connection.accept(False, until)
-
-        if clean and directory.clearings.is_needed(client_id):
-            self.run(directory.clearings.clear(client_id, lambda: connection.is_open), cleared)
-        elif clean:
-            connection.accept(False)
-        elif directory.is_here(client_id):
-            connection.accept(True)
-        else:
-            self.run(directory.take_over(client_id, lambda: connection.is_open), found)
+        self.connects.runner.run(connection.walk())
         self.store.end_turn()
         return connection
 
@@ -580,6 +622,7 @@ class Site:
         self.cuts: set[tuple[str, str]] = set()
         self.wills: list[tuple[str, str, int, int]] = []
         self.watch: Callable[[], None] = lambda: None
+        self.strike: Callable[[Node, str], None] = lambda node, step: None
         self.calls: list[tuple[str, str, Request]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()

@@ -17,6 +17,7 @@ from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.route import Route
+from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
 from txbroker.edge.sessions.session_store import SessionStore, SessionTables
@@ -272,7 +273,11 @@ class EdgeRole:
             node_base.connection_parts,
             watermark=node_base.watermark,
             connects=SessionConnect(
-                self.edge.clients, self.directory, self.directory_shell, node_base.timers
+                self.edge.clients,
+                self.directory,
+                ConnectRunner(
+                    self.directory_shell, self.edge.session_store.when_durable, node_base.timers
+                ),
             ),
             successions=self._successions,
             limits=connection_limits(node_base.config),

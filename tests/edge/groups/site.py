@@ -16,9 +16,17 @@ from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from tests.support.runs import read_run
 from txbroker.core import Router, Run
+from txbroker.directory.effects import AwaitDurable
 from txbroker.edge.groups.group_coordinators import GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_interest import OwnerInterest
+from txbroker.edge.sessions.connect_procedure import (
+    ConnectingClient,
+    ConnectProcedure,
+    OpenedSession,
+)
+from txbroker.edge.sessions.connect_runner import ConnectRunner
+from txbroker.edge.sessions.session_connect import ConnectRefused
 from txbroker.edge.sessions.session_format import decode_window, encode_window
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.model.counters import Counters
@@ -397,15 +405,21 @@ class World:
     # what the coordinators see: the edge, its clients and subscriptions, the log
 
     clients = subscriptions = property(lambda self: self)
+    runner = ConnectRunner(cast(Any, None), lambda action: None, cast(Any, None))
 
     def event(self, name: str, **fields: object) -> None:
         """Nobody reads it."""
 
-    def connect(self, packet: Connect, accept: Any, refuse: Any) -> None:
+    is_slow = False
+
+    def connect(
+        self, packet: Connect, client: ConnectingClient
+    ) -> ConnectProcedure[OpenedSession | ConnectRefused]:
+        if self.is_slow:
+            yield AwaitDurable()
         if self.is_elsewhere:
-            refuse("away", False)
-        else:
-            accept(self.sessions[GROUP], True)
+            return ConnectRefused("away")
+        return OpenedSession(self.sessions[GROUP], True, True, client)
 
     def attach(self, session: Session, group: Any) -> bool:
         session.sender.attach(group)

@@ -15,10 +15,14 @@ from tests.support.edge_parts import edge_parts
 from tests.support.pair import Alarms
 from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
+from txbroker.directory.effects import AwaitDurable
 from txbroker.edge.groups import group_coordinators
 from txbroker.edge.groups.group_coordinator import MOST_IN_CROWD, GroupCoordinator
 from txbroker.edge.groups.group_coordinators import AT_ONCE, GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
+from txbroker.edge.sessions.connect_runner import ConnectRunner
+from txbroker.edge.sessions.session_connect import ConnectRefused
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.model.counters import Counters
 from txbroker.mqtt.session.session import Session
@@ -192,7 +196,7 @@ class Owner:
     """
     The coordinators of a node, whose groups have no sessions; `sent` are the flushed groups.
 
-    `asked` has the refusals of the sessions that are looked up.
+    `asked` has what refuses the sessions that are looked up, by group.
     """
 
     edge_name = "edge"
@@ -200,7 +204,9 @@ class Owner:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.events: list[str] = []
-        self.asked: dict[str, Callable[[str, bool], None]] = {}
+        self.asked: dict[str, Callable[[], None]] = {}
+        self.looks_up = ""
+        self.runner = ConnectRunner(cast(Any, None), self._wait, cast(Any, None))
         self.sessions: dict[str, Session] = {}
         self.counters = Counters()
         self.dirty: list[Any] = []
@@ -245,13 +251,20 @@ class Owner:
         """The first member of a group subscribes."""
         self.tested.report(cast(Any, self), text, GroupReport(members=1, limit=1, is_first=True))
 
-    def connect(self, packet: Connect, accept: object, refuse: Callable[[str, bool], None]) -> None:
+    def connect(
+        self, packet: Connect, client: object
+    ) -> ConnectProcedure[OpenedSession | ConnectRefused]:
         """Look for the session of a group."""
-        self.asked[packet.client_id] = refuse
+        self.looks_up = packet.client_id
+        yield AwaitDurable()
+        return ConnectRefused("no")
 
     def refuse(self, text: str) -> None:
         """The session of a group cannot be had."""
-        self.asked.pop(text)("no", True)
+        self.asked.pop(text)()
+
+    def _wait(self, resume: Callable[[], None]) -> None:
+        self.asked[self.looks_up] = resume
 
     def event(self, name: str, **fields: object) -> None:
         self.events.append(name)

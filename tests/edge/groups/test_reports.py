@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from tests.edge.groups.site import GROUP, PART, EdgeNode, Link, World
 from txbroker.edge.groups import group_coordinators
 from txbroker.edge.groups.group_coordinator import MOST_REPORTED
 from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.shared_subscriptions import REPEAT
 from txbroker.model.log_position import LogPosition
 
@@ -77,7 +79,7 @@ def test_of_a_group_that_ended_nothing_is_remembered() -> None:
     edge.disconnect("c1")
     carry(world)
     world.coordinators.beat()
-    world.coordinators._on_refused(group, "too late", False)
+    world.coordinators._on_refused(group, "too late")
     assert (world.coordinators._groups, world.coordinators._told) == ({}, set())
 
 
@@ -359,17 +361,18 @@ def test_what_an_edge_that_comes_back_late_has_waits_no_more() -> None:
 def test_a_session_that_comes_when_the_members_are_gone_has_no_client() -> None:
     """Otherwise its directory entry says for ever that the client is connected here."""
     world = World(1)
-    accepts: list[Any] = []
     missed: list[Any] = []
+    resumed: list[Callable[[], None]] = []
     slow = cast(Any, world)
-    slow.connect = lambda packet, accept, refuse: accepts.append(accept)
+    slow.runner = ConnectRunner(slow, resumed.append, slow)
+    slow.is_slow = True
     slow.miss = missed.append
     edge = joined(world, 2, "c1")
     edge.disconnect("c1")
     carry(world)
     session = world.sessions[GROUP]
-    (accept,) = accepts
-    accept(session, True)
+    (resume,) = resumed
+    resume()
     assert missed == [session]
     assert not world.coordinators._groups
 

@@ -31,6 +31,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.support.connects import connect
 from tests.support.edge_parts import edge_parts
 from tests.support.journal import MemoryJournal
 from tests.support.keeping import WALL, JournalsRecorder
@@ -179,7 +180,7 @@ class PublisherClient:
         self.packet_writer = router.make_packet_writer()
         self.packet_writer.connection = self
         packet = Connect(client_id=self.name, clean_session=self.clean)
-        edge.clients.connect(packet, partial(self._accept, self.packet_writer, router))
+        connect(edge, packet, partial(self._accept, self.packet_writer, router))
 
     def _accept(
         self, packet_writer: PacketWriter, router: Router, session: Session, _: bool

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests.support.connects import connect
 from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import MemoryTable
 from tests.support.recorders import SinkRecorder
@@ -33,7 +34,7 @@ class Connection(SinkRecorder):
         self._house = house
         self._session: Session | None = None
         packet = Connect(client_id="c", clean_session=clean, will=self.will)
-        house.bench.edge.clients.connect(packet, self._accept, self._refuse)
+        connect(house.bench.edge, packet, self._accept, self)
 
     @property
     def is_accepted(self) -> bool:
@@ -41,16 +42,16 @@ class Connection(SinkRecorder):
 
     def _accept(self, session: Session, present: bool) -> None:
         clients = self._house.bench.edge.clients
-        if not self.is_open:
-            clients.miss(session)
-            return
+        assert self.is_open
         self.present = present
         self._session = session
         assert clients.attach(session, self)
 
-    def _refuse(self, reason: str, is_told: bool) -> None:
-        assert not is_told and not self.is_accepted
-        self.is_open = False
+    def drop_if_gone(self) -> None:
+        """Nobody looks."""
+
+    def host(self) -> str:
+        return ""
 
     def close(self, reason: str, code: int) -> None:
         """By the edge."""
@@ -199,7 +200,7 @@ def test_clean_session_that_is_not_announced_yet_ends_when_it_is_replaced() -> N
     clients = house.bench.edge.clients
     announced: list[Session] = []
     packet = Connect(client_id="c", clean_session=True)
-    clients.connect(packet, lambda session, _: announced.append(session))
+    connect(house.bench.edge, packet, lambda session, _: announced.append(session))
 
     clients.close("c")
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.clock import Clock
+from tests.support.connects import Patient
 from txbroker.directory.effects import Procedure
+from txbroker.edge.sessions.connect_procedure import LookUp
 from txbroker.edge.sessions.connect_throttle import AT_ONCE, PATIENCE, ConnectThrottle
 from txbroker.runtime.fair_shares import CROWD
 
@@ -40,6 +42,7 @@ class Bench:
         self.doorway = ConnectThrottle(self.runner, self.clock)
         self.gone: set[Any] = set()
         self.found: list[Any] = []
+        self.dropped: list[Any] = []
         self.looked_at = 0
 
     def come(self, *names: Any, source: str = "") -> None:
@@ -47,17 +50,26 @@ class Bench:
             self._come(name, source)
 
     def _come(self, name: Any, source: str) -> None:
-        def drop_if_gone() -> None:
-            self.looked_at += 1
-            self.gone.update({"left"} & {name})
+        look_up = LookUp(make=lambda: name, client=Waiter(self, name, source), is_clean=False)
+        self.doorway.admit(look_up, self.found.append, lambda: self.dropped.append(name))
 
-        self.doorway.admit(
-            lambda: name,
-            self.found.append,
-            lambda: name not in self.gone,
-            drop_if_gone,
-            source=source,
-        )
+
+class Waiter(Patient):
+    """A client of the bench."""
+
+    def __init__(self, bench: Bench, name: Any, source: str) -> None:
+        self._bench, self._name, self._source = bench, name, source
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        return self._name not in self._bench.gone
+
+    def drop_if_gone(self) -> None:
+        self._bench.looked_at += 1
+        self._bench.gone.update({"left"} & {self._name})
+
+    def host(self) -> str:
+        return self._source
 
 
 def test_few_are_looked_for_at_once_in_their_order() -> None:
@@ -95,6 +107,7 @@ def test_who_has_left_is_not_looked_for() -> None:
     bench.gone.add("gone")
     bench.runner.end()
     assert [AT_ONCE - 1, 0] == bench.runner.names[-2:] and bench.looked_at == 1_000
+    assert ["gone"] * 1_000 == bench.dropped
     bench = Bench()
     bench.come(*range(AT_ONCE), *("left",) * 1_000, *range(CROWD))
     bench.runner.end()

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 import txbroker.core
 from tests.support import edge_bench
+from tests.support.connects import connect
 from tests.support.edge_bench import EdgeBench
 from tests.support.keeping import CommitRecorder, JournalsRecorder
 from tests.support.reads import Reads
@@ -434,7 +435,7 @@ class Machine(RuleBasedStateMachine):
             user.reads = Reads(edge, self.bench.router, session, wire.packet_writer)
 
         packet = Connect(client_id=name, clean_session=name == "clean")
-        self.bench.edge.clients.connect(packet, accept)
+        connect(self.bench.edge, packet, accept)
 
     @rule(name=st.sampled_from(NAMES))
     def disconnect(self, name: str) -> None:

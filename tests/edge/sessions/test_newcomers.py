@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.edge.sessions.test_connect_throttle import Runner
 from tests.support.clock import Clock
+from tests.support.connects import Patient
+from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.connect_throttle import AT_ONCE
 from txbroker.edge.sessions.session_connect import SessionConnect
 from txbroker.mqtt.wire.packets import Connect
@@ -20,24 +22,28 @@ class Bench:
     def __init__(self) -> None:
         directory: Any = SimpleNamespace(
             clearings=SimpleNamespace(
-                is_needed=lambda client_id: True, clear=lambda client_id, is_wanted: client_id
+                is_needed=lambda client_id: True, clear=lambda client_id, is_open: client_id
             ),
             is_here=lambda client_id: False,
-            take_over=lambda client_id, is_wanted: client_id,
+            take_over=lambda client_id, is_open: client_id,
             members=SimpleNamespace(is_only=False),
         )
         clients: Any = SimpleNamespace(
             why_full=lambda packet: "",
             make_way=lambda client_id: None,
-            connect=lambda packet, accept, refuse: None,
+            open=lambda packet, client: SimpleNamespace(is_durable=False),
         )
         self.runner = Runner()
-        self.roaming = SessionConnect(clients, directory, self.runner, Clock())
+        runner = ConnectRunner(self.runner, lambda action: None, Clock())
+        self.roaming = SessionConnect(clients, directory, runner)
 
     def come(self, client_id: str, host: str, *, clean: bool) -> None:
         """A CONNECT."""
         packet = Connect(client_id=client_id, clean_session=clean)
-        self.roaming.connect(packet, lambda *_: None, lambda *_: None, lambda: None, lambda: host)
+        client = Patient()
+        client.host = lambda: host  # type: ignore[method-assign]
+        procedure = self.roaming.connect(packet, client)
+        self.roaming.runner.run(cast(Any, procedure))
 
 
 @pytest.mark.parametrize(("host", "clean"), [("there", True), ("here", False)])

@@ -11,6 +11,7 @@ from tests.edge.sessions.test_catch_up_after_moves import (
     say,
     subscribed,
 )
+from tests.support.connects import connect
 from tests.support.edge_bench import Client, EdgeBench
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.model.log_position import JournalId
@@ -35,14 +36,14 @@ def test_durable_session_is_safe_before_its_connack() -> None:
     bench = EdgeBench()
     accepted: list[tuple[str, bool]] = []
 
-    def connect(name: str, *, clean: bool) -> None:
+    def come(name: str, *, clean: bool) -> None:
         def accept(session: Session, present: bool) -> None:
             accepted.append((name, present))
 
-        bench.edge.clients.connect(Connect(client_id=name, clean_session=clean), accept)
+        connect(bench.edge, Connect(client_id=name, clean_session=clean), accept)
 
-    connect("durable", clean=False)
-    connect("clean", clean=True)
+    come("durable", clean=False)
+    come("clean", clean=True)
     before = accepted[:]
     bench.commit.commit()
 
@@ -311,7 +312,7 @@ def test_a_client_that_left_before_its_session_was_durable_is_away() -> None:
     age = 100.0
     bench = EdgeBench(limits=EdgeLimits(session=SessionLimits(), session_age=age))
     packet = Connect(client_id="c", clean_session=False)
-    bench.edge.clients.connect(packet, lambda session, present: None)
+    connect(bench.edge, packet, lambda session, present: None)
     bench.settle()
     bench.clock.advance(age - 1)
     bench.edge.clients.expire_sessions()
@@ -328,10 +329,10 @@ def test_session_whose_client_waits_for_the_disk_is_not_away() -> None:
     bench = EdgeBench(limits=EdgeLimits(session=SessionLimits(), session_age=age))
     packet = Connect(client_id="c", clean_session=False)
     found: list[bool] = []
-    bench.edge.clients.connect(packet, lambda session, present: None)
+    connect(bench.edge, packet, lambda session, present: None)
     bench.settle()
     bench.clock.advance(age - 1)
-    bench.edge.clients.connect(packet, lambda session, present: found.append(present))
+    connect(bench.edge, packet, lambda session, present: found.append(present))
     bench.clock.advance(2)
     bench.edge.clients.expire_sessions()
     bench.settle()
@@ -347,7 +348,7 @@ def test_the_end_of_a_kept_session_is_durable_before_the_clean_one_is_told() -> 
     bench.settle()
     told: list[bool] = []
     packet = Connect(client_id="c", clean_session=True)
-    bench.edge.clients.connect(packet, lambda session, present: told.append(present))
+    connect(bench.edge, packet, lambda session, present: told.append(present))
 
     assert [] == told
     assert {"c"} == set(bench.restart().edge.clients.sessions)

@@ -34,7 +34,7 @@ def leave(bench: EdgeBench, count: int, size: int) -> None:
         Client(bench, "c", will=will(size=size)).leave(will=True)
 
 
-@pytest.mark.parametrize(("count", "size", "most"), [(4, 40_000, 10_000), (5, 0, 5)])
+@pytest.mark.parametrize(("count", "size", "most"), [(3, 40_000, 10_000), (5, 0, 5)])
 def test_no_client_begins_whose_will_would_be_too_much(
     monkeypatch: pytest.MonkeyPatch, count: int, size: int, most: int
 ) -> None:

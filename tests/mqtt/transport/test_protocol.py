@@ -144,6 +144,17 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_will_of_a_client_that_connects_again_before_its_connack_stays(bench: Bench) -> None:
+    """The end of the first attempt, which the store answers first, is none of the second's."""
+    first, second = (MqttFactory(bench.service).buildProtocol(None) for _ in range(2))
+    for protocol in (first, second):
+        protocol.makeConnection(Wire())
+        protocol.dataReceived(wire.connect("c", clean=False, will=wire.Will(topic="w", qos=1)))
+    bench.edge.settle()
+    assert second._session is not None and first._session is None
+    assert bench.directory.own_wills.get("c") is not None
+
+
 def test_a_clean_session_ends_with_a_client_that_does_not_wait_for_it(bench: Bench) -> None:
     """Its CONNACK waits until what was kept is gone from the disk."""
     first = MqttFactory(bench.service).buildProtocol(None)

@@ -20,6 +20,7 @@ from txbroker.core import Router
 from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge
 from txbroker.edge.groups.member_port import MemberPort
 from txbroker.edge.routing.group_report import GroupReport
+from txbroker.edge.sessions.connect_procedure import TAKEN_OVER, ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import SessionConnect
 from txbroker.model.reporter import Reporter
@@ -265,12 +266,20 @@ class GroupCoordinators:
             protocol_level=LEVEL_5,
             properties=Properties(session_expiry=FOREVER if self._is_durable(group) else GRACE),
         )
-        self._connects.connect(
-            packet, partial(self._accept, group), partial(self._on_refused, group)
-        )
+        self._connects.runner.run(self._connect(group, packet))
+
+    def _connect(self, group: GroupCoordinator, packet: Connect) -> ConnectProcedure[None]:
+        found = None
+        try:
+            found = yield from self._connects.connect(packet, _ConnectingGroup())
+        finally:
+            self._end_look_up(group)
+        if isinstance(found, OpenedSession):
+            self._accept(group, found.session, found.present)
+        else:
+            self._on_refused(group, TAKEN_OVER if found is None else found.reason)
 
     def _accept(self, group: GroupCoordinator, session: Session, present: bool) -> None:
-        self._end_look_up(group)
         self._told.discard(group.text)
         clients = self._edge.clients
         if not group.has_members or self._groups.get(group.text) is not group:
@@ -301,9 +310,8 @@ class GroupCoordinators:
         if group.session is session:
             group.confirm(tuple(pending))
 
-    def _on_refused(self, group: GroupCoordinator, reason: str, is_told: bool) -> None:
+    def _on_refused(self, group: GroupCoordinator, reason: str) -> None:
         """Try again later: the session cannot be had."""
-        self._end_look_up(group)
         is_wanted = self._groups.get(group.text) is group
         if is_wanted and group.text not in self._told:
             self._told.add(group.text)
@@ -378,3 +386,23 @@ class GroupCoordinators:
         group.remove(edge)
         if not group.edges and self._groups.get(group.text) is group:
             self._end(group)
+
+
+class _ConnectingGroup:
+    """A group as a client without a socket, until it has its session (`ConnectingClient`)."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def close(self, reason: str, code: int) -> None:
+        """End the wait: the group's session is wanted elsewhere."""
+        self.is_open = False
+
+    def drop_if_gone(self) -> None:
+        """Do nothing: a group does not leave while it waits."""
+
+    def host(self) -> str:
+        """Return the same for all groups."""
+        return ""

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
-import attrs
-
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.edge_limits import EdgeLimits
@@ -22,6 +20,12 @@ from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.publisher import Publisher
 from txbroker.edge.sessions.catch_up import CatchUp
+from txbroker.edge.sessions.connect_procedure import (
+    TAKEN_OVER,
+    ConnectingClient,
+    OpenedSession,
+    end_superseded,
+)
 from txbroker.edge.sessions.connection_wills import ClientPresence, ConnectionWills
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.session_cursors import SessionCursors
@@ -37,25 +41,8 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Connect, Publish
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 
-TAKEN_OVER = "client id taken over"
-"""The reason with which an earlier connection of a client is closed."""
-
-
 AWAY_FOR_LONG = 60.0
 """Seconds; the session of a client that was away for longer is saved with the next group commit."""
-
-
-@attrs.frozen(eq=False)
-class _Arrival:
-    """
-    A connection that waits until its session is durable.
-
-    `present`: CONNACK reports session present [MQTT-3.2.2-2]. `refuse` is called if a later CONNECT
-    takes over.
-    """
-
-    present: bool
-    refuse: Callable[[str, bool], None]
 
 
 class ClientSessions:
@@ -91,7 +78,7 @@ class ClientSessions:
         self._counters = parts.counters
         self._reporter = parts.reporter
         self._limits = limits
-        self._arriving: dict[str, _Arrival] = {}
+        self._opened: dict[str, OpenedSession] = {}
         self._presence: ClientPresence | None = None
 
     @property
@@ -127,14 +114,14 @@ class ClientSessions:
         clean session that another one replaced, a connection would stay open beside the client's.
         """
         session = self.sessions.get(client_id)
-        arrival = self._arriving.pop(client_id, None)
-        if arrival is not None:
-            arrival.refuse(reason, False)
+        opened = self._opened.pop(client_id, None)
+        if opened is not None:
+            end_superseded(opened.client, reason)
         if session is None:
             return
         if session.sink is not None:
             session.sink.close(reason, code)
-        elif session.clean or arrival is not None:
+        elif session.clean or opened is not None:
             self.miss(session)
 
     def delete(self, client_id: str, *, is_moved: bool = False) -> bool:
@@ -265,25 +252,20 @@ class ClientSessions:
             return "the node has no room for another large will"
         return ""
 
-    def connect(
-        self,
-        packet: Connect,
-        accept: Callable[[Session, bool], None],
-        refuse: Callable[[str, bool], None] = lambda *_: None,
-    ) -> None:
+    def open(self, packet: Connect, client: ConnectingClient) -> OpenedSession:
         """
-        Find or make the session for a CONNECT; `accept` gets it and CONNACK's session present.
+        Find or make the session for a CONNECT of a client whose session is at no other node.
 
-        `accept` sends CONNACK, then attaches the connection. By then a kept session is durable. So
-        is the end of a kept session that a clean one replaces. If a later CONNECT comes before
-        that, `refuse` is called instead (see `SessionConnect.connect`). If both were accepted, the
-        end of the earlier connection would drop or publish the will of the later one.
+        Unless the session is durable, the caller waits for the store, then calls `confirm`. So a
+        kept session is durable before CONNACK, and so is the end of one that a clean session
+        replaces. A later CONNECT before that closes `client`. If both got CONNACK, the end of the
+        earlier connection would drop or publish the will of the later one.
         """
         client_id, expiry = packet.client_id, packet.expiry
         clean = packet.clean_session and expiry == 0
-        earlier = self._arriving.pop(client_id, None)
+        earlier = self._opened.pop(client_id, None)
         if earlier is not None:
-            earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
+            end_superseded(earlier.client)
         old = self.sessions.get(client_id)
         if old is not None and old.sink is not None:
             old.sink.close(TAKEN_OVER, ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-2]
@@ -303,8 +285,7 @@ class ClientSessions:
         session.level, session.expiry = packet.protocol_level, expiry
         if clean and not ends_kept:
             session.will = packet.will
-            accept(session, False)
-            return
+            return OpenedSession(session, False, True, client)
         if old is None and not clean:
             session.away_since = self._timers.now()  # until `attach`: the client may be gone
             self.session_store.mark_seen(session)
@@ -313,18 +294,19 @@ class ClientSessions:
             self.session_store.save_all(session)  # a crash must not leave it with an earlier expiry
         # No client has been told of a session that the earlier CONNECT began, so it is not present.
         present = old is not None and (earlier is None or earlier.present)
-        arrival = self._arriving[client_id] = _Arrival(present, refuse)
+        opened = self._opened[client_id] = OpenedSession(session, present, False, client)
+        return opened
 
-        def arrived() -> None:
-            if self._arriving.get(client_id) is arrival:
-                del self._arriving[client_id]
-                session.will = packet.will
-                accept(session, present)
-
-        self.session_store.when_durable(arrived)
+    def confirm(self, opened: OpenedSession, packet: Connect) -> bool:
+        """Note that the session is durable; return False if a later CONNECT has replaced it."""
+        if self._opened.get(packet.client_id) is not opened:
+            return False
+        del self._opened[packet.client_id]
+        opened.session.will = packet.will
+        return True
 
     def attach(self, session: Session, connection: Sink) -> bool:
-        """Attach the connection; return False if the session has ended or moved since `connect`."""
+        """Attach the connection; return False if the session has ended or moved since `open`."""
         if self.sessions.get(session.client_id) is not session:
             return False
         sender = session.sender
@@ -346,7 +328,7 @@ class ClientSessions:
 
     def miss(self, session: Session) -> None:
         """
-        Note that a client was gone before `accept` was called; a clean session ends.
+        Note that a client was gone before its CONNACK; a clean session ends.
 
         The client was never connected, so its will is not due [MQTT-3.1.2-8].
         """
@@ -410,7 +392,7 @@ class ClientSessions:
     # internal
 
     def _expire(self, session: Session) -> None:
-        if session.client_id in self._arriving:
+        if session.client_id in self._opened:
             return  # else the client would be told of a session that has ended
         since = session.away_since
         if since is None or self._timers.now() - since < self.lifetime(session):

@@ -15,11 +15,12 @@ as many more begin (a new round).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
 from txbroker.directory.effects import Procedure
+from txbroker.edge.sessions.connect_procedure import LookUp
 from txbroker.model.timers import Cancellable, Timers
 from txbroker.runtime.fair_shares import CROWD
 from txbroker.runtime.rotation import Rotation
@@ -52,9 +53,9 @@ class ProcedureRunner(Protocol):
 
 @attrs.frozen
 class _Waiting:
-    begin: Callable[[], None]
-    is_wanted: Callable[[], bool]
-    drop_if_gone: Callable[[], object]
+    look_up: LookUp
+    finished: Callable[[Any], object]
+    dropped: Callable[[], object]
 
 
 class ConnectThrottle:
@@ -70,40 +71,36 @@ class ConnectThrottle:
         self._alarm: Cancellable | None = None
 
     def admit(
-        self,
-        make: Callable[[], Procedure[T]],
-        finished: Callable[[T], object],
-        is_wanted: Callable[[], bool],
-        drop_if_gone: Callable[[], object],
-        *,
-        source: Hashable,
+        self, look_up: LookUp, finished: Callable[[Any], object], dropped: Callable[[], object]
     ) -> None:
         """
-        Run the procedure that `make` returns, at once or in its source's turn, if still wanted.
+        Begin the look-up, at once or in its source's turn; `finished` gets its result.
 
-        `drop_if_gone` checks the client's connection, from which nothing is read while it waits.
+        If the client is gone by its turn, `dropped` is called instead.
         """
-        one = _Waiting(lambda: self._start(make(), finished), is_wanted, drop_if_gone)
-        self._waiting.add(source, one)
+        # The first CONNECT of a kept session takes longest. Clean sessions have a source of their
+        # own, so that none waits for it.
+        source = (look_up.client.host(), look_up.is_clean)
+        self._waiting.add(source, _Waiting(look_up, finished, dropped))
         if len(self._waiting) == 1:
             self._start_waiting()
 
     # internal
 
-    def _start(self, procedure: Procedure[T], finished: Callable[[T], object]) -> None:
+    def _start(self, waiting: _Waiting) -> None:
         its_round = self._round
         self._inside += 1
 
-        def ended(result: T) -> None:
+        def ended(result: object) -> None:
             if its_round == self._round:
                 self._inside -= 1
             try:
-                finished(result)
+                waiting.finished(result)
             finally:
                 self._watch(is_new=True)
                 self._start_waiting()
 
-        self._runner.run(procedure, ended)
+        self._runner.run(waiting.look_up.make(), ended)
 
     def _start_waiting(self) -> None:
         if self._is_going_on:
@@ -114,9 +111,11 @@ class ConnectThrottle:
                 is_crowd = len(self._waiting) > CROWD
                 one = self._waiting.next()
                 if is_crowd:
-                    one.drop_if_gone()
-                if one.is_wanted():
-                    one.begin()
+                    one.look_up.client.drop_if_gone()
+                if one.look_up.client.is_open:
+                    self._start(one)
+                else:
+                    one.dropped()
         finally:
             self._is_going_on = False
             self._watch()

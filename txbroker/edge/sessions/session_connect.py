@@ -1,10 +1,18 @@
 """
-Clients that roam: CONNECT finds the client's session at any node, and brings the session here.
+CONNECT: from the packet to the session, wherever that is.
 
-A kept session that is here is served at once. So is a clean session if this node is alone. For all
-others the directory's procedure runs first: the session moves here, or ends at its node. The
-connection waits, unread. Then the procedure accepts or refuses the attempt, or the attempt ends
-with its connection.
+Theory of operation. A client's session may be at any node, so it is found and brought here first.
+The steps are those of `SessionConnect._open`, in this order:
+
+1. An earlier connection of the client that waits for CONNACK ends [MQTT-3.1.4-2].
+2. The node must have room, and a session that no CONNECT can resume ends.
+3. The session is found. A clean session ends all sessions elsewhere. A kept session moves here,
+   unless it is here. A node without other members asks nobody for a clean session.
+4. The session is opened, in the turn in which it was found: else another node could take it.
+5. A kept session, or the end of one, is made durable.
+6. The keepers hear of a clean session that had others to end.
+
+Then the caller sends CONNACK. Between any two steps the client may leave, or connect again.
 
 Publishes that the session's earlier node has still to send go first (protocol rule 18). So a
 publish to such a zone waits, too (`PublishBarrier`).
@@ -13,204 +21,157 @@ publish to such a zone waits, too (`PublishBarrier`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
+from typing import Final
 
 import attrs
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.directory_ports import PendingPublishes
-from txbroker.directory.effects import Procedure
+from txbroker.directory.effects import AwaitDurable
 from txbroker.directory.session_takeover import SessionFound, TakeoverRefused
-from txbroker.edge.sessions.client_sessions import TAKEN_OVER, ClientSessions
-from txbroker.edge.sessions.connect_throttle import ConnectThrottle, ProcedureRunner
-from txbroker.model.timers import Timers
+from txbroker.edge.sessions.client_sessions import ClientSessions
+from txbroker.edge.sessions.connect_procedure import (
+    Announce,
+    ConnectingClient,
+    ConnectProcedure,
+    LookUp,
+    OpenedSession,
+    end_superseded,
+)
+from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.model.topics import is_within
-from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Connect
 from txbroker.mqtt.wire.properties import NO_PROPERTIES
 
-T = TypeVar("T")
+IN_STORE: Final = AwaitDurable()
+"""The step that each kept session has to wait for."""
 
 
-@attrs.define(slots=True, eq=False)
-class ConnectAttempt:
-    """
-    A CONNECT from `host` whose session is looked up.
+@attrs.frozen
+class ConnectRefused:
+    """No session can be had; `reason` is one line, which the client is told."""
 
-    `is_wanted` until its connection is gone; `drop_if_gone` checks the connection.
-    """
-
-    packet: Connect
-    accept: Callable[[Session, bool], None]
-    refuse: Callable[[str, bool], None]
-    drop_if_gone: Callable[[], object]
-    host: Callable[[], str]
-    is_wanted: bool = True
+    reason: str
 
 
 class SessionConnect:
-    """The connecting clients of one node."""
+    """The connecting clients of one node; `runner` runs their procedures."""
 
     def __init__(
-        self, clients: ClientSessions, directory: Directory, runner: ProcedureRunner, timers: Timers
+        self, clients: ClientSessions, directory: Directory, runner: ConnectRunner
     ) -> None:
+        self.runner = runner
         self._clients = clients
         self._directory = directory
-        self._runner = runner
-        self._doorway = ConnectThrottle(runner, timers)
-        self._attempts: dict[str, ConnectAttempt] = {}
+        self._looked_up: dict[str, ConnectingClient] = {}
 
     def connect(
-        self,
-        packet: Connect,
-        accept: Callable[[Session, bool], None],
-        refuse: Callable[[str, bool], None],
-        drop_if_gone: Callable[[], object] = lambda: None,
-        host: Callable[[], str] = lambda: "",
-    ) -> ConnectAttempt | None:
+        self, packet: Connect, client: ConnectingClient
+    ) -> ConnectProcedure[OpenedSession | ConnectRefused | None]:
         """
-        Find or make the session; `accept` gets it and CONNACK's session present (see
-        `ClientSessions`).
+        Find or make the client's session, for CONNACK and `ClientSessions.attach`.
 
-        `refuse` gets the reason in one line, and whether to notify the client. The client is not
-        notified if its id was taken over meanwhile. For a session that has to be looked up, the
-        attempt is returned. The caller ends the attempt when the client is gone. If many attempts
-        wait, `drop_if_gone` is called to check the connection, and attempts from another `host` go
-        first.
+        Returns None if the client is gone, or has connected again: its session is not attached.
         """
-        client_id = packet.client_id
-        earlier = self._attempts.pop(client_id, None)
-        if earlier is not None and earlier.is_wanted:
-            earlier.is_wanted = False
-            earlier.refuse(TAKEN_OVER, False)  # [MQTT-3.1.4-2]
-        if why_full := self._clients.why_full(packet):
-            refuse(why_full, True)
-            return None
-        directory = self._directory
-        self._clients.make_way(client_id)
-        is_clean = packet.clean_session
-        if is_clean and packet.expiry != 0:
-            return self._begin_anew(packet, accept, refuse, drop_if_gone, host)
-        if not is_clean and directory.members.is_only and self._has_nothing_to_keep(packet):
-            packet = attrs.evolve(packet, clean_session=True)
-            is_clean = True
-        if is_clean and directory.clearings.is_needed(client_id):
-            return self._clear(ConnectAttempt(packet, accept, refuse, drop_if_gone, host))
-        if is_clean or directory.is_here(client_id):
-            self._clients.connect(packet, accept, refuse)
-            return None
-        attempt = ConnectAttempt(packet, accept, refuse, drop_if_gone, host)
-        return self._run(
-            attempt,
-            lambda: directory.take_over(client_id, lambda: attempt.is_wanted),
-            lambda outcome: self._found(attempt, outcome),
-        )
+        if packet.clean_session and packet.expiry != 0:
+            return self._begin_anew(packet, client)
+        return self._open(packet, client)
 
-    def _has_nothing_to_keep(self, packet: Connect) -> bool:
-        """True if no session is here, and the new one ends with its connection."""
-        return packet.expiry == 0 and packet.client_id not in self._clients.sessions
+    # internal
+
+    def _open(
+        self, packet: Connect, client: ConnectingClient
+    ) -> ConnectProcedure[OpenedSession | ConnectRefused | None]:
+        """The steps of the module."""
+        clients, directory = self._clients, self._directory
+        client_id, is_clean = packet.client_id, packet.clean_session
+        if client_id in self._looked_up:
+            end_superseded(self._looked_up.pop(client_id))
+        if why_full := clients.why_full(packet):
+            return ConnectRefused(why_full)
+        clients.make_way(client_id)
+        if not is_clean and packet.expiry == 0 and self._has_nothing_to_keep(client_id):
+            packet, is_clean = attrs.evolve(packet, clean_session=True), True
+        until: float | None = None
+        try:
+            if is_clean and directory.clearings.is_needed(client_id):
+                until = yield from self._end_elsewhere(client_id, client)
+                if until is None:
+                    return None
+            elif not is_clean and not directory.is_here(client_id):
+                found = yield from self._bring(client_id, client)
+                if not isinstance(found, SessionFound):
+                    return found
+            opened = clients.open(packet, client)
+            if not opened.is_durable:
+                yield IN_STORE
+                if not clients.confirm(opened, packet):
+                    return None
+            if until is not None:
+                is_open = _is_open(client)
+                yield Announce(procedure=directory.clearings.announce(client_id, until, is_open))
+        finally:
+            if self._looked_up.get(client_id) is client:
+                del self._looked_up[client_id]
+        if not client.is_open:
+            clients.miss(opened.session)
+            return None
+        return opened
 
     def _begin_anew(
-        self,
-        packet: Connect,
-        accept: Callable[[Session, bool], None],
-        refuse: Callable[[str, bool], None],
-        drop_if_gone: Callable[[], object],
-        host: Callable[[], str],
-    ) -> ConnectAttempt | None:
+        self, packet: Connect, client: ConnectingClient
+    ) -> ConnectProcedure[OpenedSession | ConnectRefused | None]:
         """
         Discard the client's session wherever it is, then begin a kept one.
 
         The discard is that of a clean session which ends at once: there is no second way.
         """
-        kept = attrs.evolve(packet, clean_session=False)
         first = attrs.evolve(packet, will=None, properties=NO_PROPERTIES)
-        second: list[ConnectAttempt | None] = []
+        discarded = yield from self._open(first, client)
+        if not isinstance(discarded, OpenedSession):
+            return discarded
+        self._clients.miss(discarded.session)
+        return (yield from self._open(attrs.evolve(packet, clean_session=False), client))
 
-        def discarded(session: Session, _: bool) -> None:
-            self._clients.miss(session)
-            second.append(self.connect(kept, accept, refuse, drop_if_gone, host))
+    def _has_nothing_to_keep(self, client_id: str) -> bool:
+        """True if a session that ends with its connection has no other to go on from."""
+        return self._directory.members.is_only and client_id not in self._clients.sessions
 
-        attempt = self.connect(first, discarded, refuse, drop_if_gone, host)
-        return second[0] if second else attempt
-
-    def _clear(self, attempt: ConnectAttempt) -> ConnectAttempt:
+    def _end_elsewhere(
+        self, client_id: str, client: ConnectingClient
+    ) -> ConnectProcedure[float | None]:
         """
-        End the sessions elsewhere, announce the clean session to the keepers, then send CONNACK.
+        End the client's sessions at other nodes; return until when to announce the clean one.
+
+        None: the client is gone, or has connected elsewhere since.
         """
-        client_id, clearings = attempt.packet.client_id, self._directory.clearings
-        return self._run(
-            attempt,
-            lambda: clearings.clear(client_id, lambda: attempt.is_wanted),
-            lambda until: self._cleared(attempt, until),
+        self._looked_up[client_id] = client
+        clearings, is_open = self._directory.clearings, _is_open(client)
+        until: float | None = yield LookUp(
+            make=lambda: clearings.clear(client_id, is_open), client=client, is_clean=True
         )
+        if until is None:
+            end_superseded(client)
+        return until if client.is_open else None
 
-    def _run(
-        self,
-        attempt: ConnectAttempt,
-        make: Callable[[], Procedure[T]],
-        finished: Callable[[T], object],
-    ) -> ConnectAttempt:
-        """Run the procedure when the attempt has its turn."""
-        packet = attempt.packet
-        self._attempts[packet.client_id] = attempt
-        self._doorway.admit(
-            make,
-            finished,
-            lambda: self._is_wanted(attempt),
-            attempt.drop_if_gone,
-            # The first CONNECT of a kept session takes longest. Clean sessions have a source of
-            # their own, so that none waits for it.
-            source=(attempt.host(), packet.clean_session),
+    def _bring(
+        self, client_id: str, client: ConnectingClient
+    ) -> ConnectProcedure[SessionFound | ConnectRefused | None]:
+        """Bring the client's kept session here, or let one begin here; None: the client is gone."""
+        self._looked_up[client_id] = client
+        directory, is_open = self._directory, _is_open(client)
+        found: SessionFound | TakeoverRefused = yield LookUp(
+            make=lambda: directory.take_over(client_id, is_open), client=client, is_clean=False
         )
-        return attempt
+        if not client.is_open:
+            if isinstance(found, SessionFound) and not found.present:
+                directory.connected.ended(client_id)  # no client was told of the session
+            return None
+        return found if isinstance(found, SessionFound) else ConnectRefused(found.reason)
 
-    def _is_wanted(self, attempt: ConnectAttempt) -> bool:
-        """True if the connection still waits; ends the attempt otherwise."""
-        if not attempt.is_wanted:
-            self._end(attempt)
-        return attempt.is_wanted
 
-    def _cleared(self, attempt: ConnectAttempt, until: float | None) -> None:
-        if not attempt.is_wanted:
-            self._end(attempt)
-        elif until is None:
-            self._refuse(attempt, TAKEN_OVER, False)
-        else:
-            accept = partial(self._announce, attempt, until)
-            self._clients.connect(attempt.packet, accept, partial(self._refuse, attempt))
-
-    def _announce(
-        self, attempt: ConnectAttempt, until: float, session: Session, present: bool
-    ) -> None:
-        def announced(_: None) -> None:
-            self._end(attempt)
-            attempt.accept(session, present)
-
-        clearings = self._directory.clearings
-        procedure = clearings.announce(attempt.packet.client_id, until, lambda: attempt.is_wanted)
-        self._runner.run(procedure, announced)
-
-    def _refuse(self, attempt: ConnectAttempt, reason: str, is_said: bool) -> None:
-        self._end(attempt)
-        attempt.refuse(reason, is_said)
-
-    def _end(self, attempt: ConnectAttempt) -> None:
-        client_id = attempt.packet.client_id
-        if self._attempts.get(client_id) is attempt:
-            del self._attempts[client_id]
-
-    def _found(self, attempt: ConnectAttempt, outcome: SessionFound | TakeoverRefused) -> None:
-        client_id = attempt.packet.client_id
-        self._end(attempt)
-        if not attempt.is_wanted:
-            if isinstance(outcome, SessionFound) and not outcome.present:
-                self._directory.connected.ended(client_id)  # no client was told of the session
-        elif isinstance(outcome, TakeoverRefused):
-            attempt.refuse(outcome.reason, True)
-        else:
-            self._clients.connect(attempt.packet, attempt.accept, attempt.refuse)
+def _is_open(client: ConnectingClient) -> Callable[[], bool]:
+    return lambda: client.is_open
 
 
 class PublishBarrier:

@@ -1,18 +1,18 @@
 """
 SHELL: CONNECT: the checks of the packet, the session, and CONNACK.
 
-`_on_connect` checks, and asks `SessionConnect` for the session. The attempt calls `_accept` or
-`_refuse`, at once or later; meanwhile the connection is not read. Each way out is one CONNACK.
+`_on_connect` checks, and runs `_connect`: the session (`SessionConnect`), then CONNACK. The
+procedure may have to wait; meanwhile the connection is not read. Each way out is one CONNACK.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 import attrs
 
 from txbroker.core import Flows
+from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.model.network import network_of
 from txbroker.model.share_name import GROUP_PREFIX
 from txbroker.mqtt.session.session import Session
@@ -44,7 +44,7 @@ class ConnectAdmission(ConnectionOutput):
 
     __slots__ = ()
 
-    # from the attempt
+    # from the procedure (ConnectingClient)
 
     def drop_if_gone(self) -> bool:
         """
@@ -88,13 +88,18 @@ class ConnectAdmission(ConnectionOutput):
         if self._service.is_leaving:
             self._turn_away()
             return
-        accept = partial(self._accept, packet, is_assigned)
-        connects = self._service.connects
-        attempt = connects.connect(packet, accept, self._refuse, self.drop_if_gone, self.host)
-        if self._session is None and self._is_open:
-            self._attempt = attempt
+        procedure = self._connect(packet, is_assigned)
+        if not self._service.connects.runner.run(procedure) and self._is_open:
             self._is_arriving = True
             self._regulate()
+
+    def _connect(self, packet: Connect, is_assigned: bool) -> ConnectProcedure[None]:
+        """From the checked packet to CONNACK."""
+        found = yield from self._service.connects.connect(packet, self)
+        if isinstance(found, OpenedSession):
+            self._accept(packet, is_assigned, found.session, found.present)
+        elif found is not None:
+            self._refuse(found.reason)
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.limits.client_id
@@ -124,16 +129,12 @@ class ConnectAdmission(ConnectionOutput):
 
     def _accept(self, packet: Connect, is_assigned: bool, session: Session, present: bool) -> None:
         """Answer CONNACK and attach the session, which is durable if it must be."""
-        if not self._is_open:
-            self._service.edge.clients.miss(session)
-            return
         connack = self._accepted(packet, is_assigned, session, present)
         if not connack:
             self._service.edge.clients.miss(session)
             self._refuse_small()
             return
         self._session = session
-        self._attempt = None
         self._set_keep_alive(keep_alive_of(self._service, packet) or 0)
         if session.clean and session.will is None and not self._packet_reader.has_more:
             # No store and no other packet is involved: CONNACK need not wait for the other CONNECTs
@@ -180,30 +181,25 @@ class ConnectAdmission(ConnectionOutput):
         """Refuse CONNECT: the node retires."""
         reason, elsewhere = "the node is retired", self._service.server_reference
         if self._level < LEVEL_5:
-            self._refuse(reason, True)
+            self._refuse(reason)
             return
         self._end_refused(refused(ReasonCode.USE_ANOTHER_SERVER, reason, elsewhere))
 
-    def _refuse(self, reason: str, is_told: bool) -> None:
+    def _refuse(self, reason: str) -> None:
         """Refuse CONNECT: no session can be had."""
-        if not self._is_open:
-            return
-        if is_told:
-            log_limited(
-                log.warning,
-                "session.unreachable",
-                kind=reason,
-                client_id=self._client_id,
-                reason=reason,
-            )
-            self._service.counters.add("clients.session_unreachable")
-            if self._level >= LEVEL_5:
-                connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
-            else:
-                connack = Connack(False, ConnackCode.SERVER_UNAVAILABLE)
-            self._end_refused(connack)
+        log_limited(
+            log.warning,
+            "session.unreachable",
+            kind=reason,
+            client_id=self._client_id,
+            reason=reason,
+        )
+        self._service.counters.add("clients.session_unreachable")
+        if self._level >= LEVEL_5:
+            connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
         else:
-            self.close(reason, ReasonCode.SESSION_TAKEN_OVER)
+            connack = Connack(False, ConnackCode.SERVER_UNAVAILABLE)
+        self._end_refused(connack)
 
     def _refuse_small(self) -> None:
         """Refuse a client whose maximum packet size has no room for its CONNACK."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from twisted.internet.address import IPv4Address, IPv6Address
 
 from txbroker.core import HIGH_MARK
-from txbroker.edge.sessions.session_connect import ConnectAttempt
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.transport.connack import MOST_RECEIVED
 from txbroker.mqtt.transport.read_pause import ReadPause
@@ -50,7 +49,6 @@ class ConnectionLifetime:
 
     __slots__ = (
         "_aliases",
-        "_attempt",
         "_client_id",
         "_deaf",
         "_hold",
@@ -92,7 +90,6 @@ class ConnectionLifetime:
         self._deaf: UnreadAnswers | None = None
         self._job: Iterator[None] | None = None
         self.share: FairShare | None = None
-        self._attempt: ConnectAttempt | None = None
         self._hold: ReadPause | None = None
         self._keep_alive = 0
         self._slot: Slot | None = None
@@ -124,7 +121,12 @@ class ConnectionLifetime:
         self.transport.registerProducer(self, True)
         self._slot = service.deadlines.set(self, service.limits.connect_timeout)
 
-    # from the session (Sink)
+    # from the session (Sink), and from CONNECT (ConnectingClient)
+
+    @property
+    def is_open(self) -> bool:
+        """True until either side ends the connection."""
+        return self._is_open
 
     def close(self, reason: str, code: int) -> None:
         """
@@ -281,8 +283,6 @@ class ConnectionLifetime:
         self._cancel_deadline()
         service.connections.pop(self, None)
         service.backpressure.forget(self, self.packet_writer)
-        if self._attempt is not None:
-            self._attempt.is_wanted = False
         self.transport.unregisterProducer()
         session, self._session = self._session, None
         if self._hold is not None:
