@@ -192,6 +192,19 @@ def test_what_others_tell_during_a_list_does_not_end_with_it() -> None:
     assert bench.keeper.find("x").entry is None
 
 
+def test_late_claim_of_an_earlier_session_renews_nothing() -> None:
+    """The session of a later claim has ended with the node's process: only its list tells that."""
+    bench = Bench("b")
+    bench.list("b")
+    bench.register("b", entries=(kept("b", 2),))
+    bench.register("b", sync=2, first=True)
+    claim = Claim(view=bench.members.view, entry=kept("b", 1))
+    assert Claimed(conflict=kept("b", 2)) == bench.keeper.claim("b", claim)
+    bench.register("b", sync=2, last=True)
+
+    assert bench.keeper.find("x").entry is None
+
+
 def test_late_word_of_a_member_that_was_removed_counts_for_nothing() -> None:
     """Its sessions went with it, and it will never deny them."""
     bench = Bench("b", "c")

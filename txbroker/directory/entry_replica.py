@@ -93,7 +93,6 @@ class EntryReplica:
         if isinstance(verdict, EntryTableFull):
             # A full keeper cannot store the claim: the asker must not count its answer.
             return self.other_view()
-        self.entries.renew(entry.client_id, source)
         return Claimed(conflict=None if verdict is None else verdict.entry)
 
     def register(self, source: str, batch: Register) -> Registered | OtherView:
