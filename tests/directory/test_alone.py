@@ -68,7 +68,7 @@ def another_node(directory: Directory) -> None:
 
 
 def busy(directory: Directory) -> None:
-    directory.takeovers.busy.add("c")
+    directory.takeovers.busy["c"] = False
 
 
 def arriving(directory: Directory) -> None:

@@ -101,7 +101,7 @@ def test_a_dead_node_is_named() -> None:
 def test_who_waits_for_another_search_is_told_so() -> None:
     """Its client is there: the log does not say that it has gone."""
     three = site("abc")
-    three.nodes["a"].directory.takeovers.busy.add("x")
+    three.nodes["a"].directory.takeovers.busy["x"] = False
 
     assert connect(three, "a").refused == "another search for the session is not over"
 
@@ -762,7 +762,7 @@ def test_what_is_looked_for_is_neither_there_nor_denied() -> None:
     """Whoever asks about it asks again, when it has been found or not."""
     directory = site().nodes["b"].directory
     entry = DirectoryEntry(client_id="x", node="b", incarnation=2, persistent=True)
-    directory.takeovers.busy.add("x")
+    directory.takeovers.busy["x"] = False
     before = directory.handle("c", Supersede(entries=(entry,)))
     directory.takeovers.busy.clear()
     after = directory.handle("c", Supersede(entries=(entry,)))

@@ -91,6 +91,7 @@ class EntryConflicts:
     def record_fresh(self, client_id: str) -> None:
         """Note that a clean session begins here now."""
         self._fresh[client_id] = _Fresh(self._now())
+        self._takeovers.overtake(client_id)
 
     def record_old(self, client_id: str) -> None:
         """Note that a clean session's connection has ended: any other entry is newer."""

@@ -71,7 +71,11 @@ class TakeoverRefused:
 
 
 class SessionTakeovers:
-    """The takeover procedures of one node; after `wait` seconds, `is_fresh` decides the outcome."""
+    """
+    The takeover procedures of one node; after `wait` seconds, `is_fresh` decides the outcome.
+
+    `busy`: the ids with a running procedure; True if a clean session began here since.
+    """
 
     def __init__(
         self,
@@ -82,7 +86,7 @@ class SessionTakeovers:
         is_fresh: bool,
     ) -> None:
         self.claims: dict[str, DirectoryEntry] = {}
-        self.busy: set[str] = set()
+        self.busy: dict[str, bool] = {}
         self._members = parts.members
         self._replica = parts.replica
         self._ownership = parts.ownership
@@ -161,6 +165,11 @@ class SessionTakeovers:
             self._ownership.refuse(client_id)
         return False
 
+    def overtake(self, client_id: str) -> None:
+        """Note that a clean session begins here: what a procedure brings after that is void."""
+        if client_id in self.busy:
+            self.busy[client_id] = True
+
     def finish_alone(self, client_id: str) -> Procedure[None]:
         """Finish a copy (see `finish`), unless another procedure runs for the id."""
         if client_id in self._ownership.arriving:
@@ -209,11 +218,11 @@ class SessionTakeovers:
         if client_id in self.busy:
             procedure.close()
             return None
-        self.busy.add(client_id)
+        self.busy[client_id] = False
         try:
             return (yield from procedure)
         finally:
-            self.busy.discard(client_id)
+            del self.busy[client_id]
 
     def _attempt(self, search: SessionSearch) -> Procedure[SessionFound | None]:
         client_id = search.client_id
@@ -318,6 +327,8 @@ class SessionTakeovers:
         client_id = search.client_id
         if search.is_merging and client_id not in self._ownership.held:
             return None  # the session left while the copy was in transit, so the copy is void
+        if self.busy[client_id]:
+            return None  # the session would outlive the clean one: no discard ends it here
         self._ownership.store_copy(client_id, node, taken)
         yield AwaitDurable()
         is_here = yield from self.finish(client_id)
