@@ -15,6 +15,7 @@ class FilterZonePairs:
 
     def __init__(self) -> None:
         self._by_apex: dict[str, set[str]] = {}
+        self._shared: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._by_apex)
@@ -35,16 +36,30 @@ class FilterZonePairs:
 
     def add(self, pair: Pair) -> None:
         """Add a pair."""
-        self._by_apex.setdefault(pair[1], set()).add(pair[0])
+        self._own(pair[1]).add(pair[0])
 
     def discard(self, pair: Pair) -> None:
         """Remove a pair, if present."""
         topic_filter, apex = pair
-        filters = self._by_apex.get(apex)
-        if filters is not None:
+        if pair in self:
+            filters = self._own(apex)
             filters.discard(topic_filter)
             if not filters:
                 del self._by_apex[apex]
+
+    def share(self, apex: str, other: str) -> None:
+        """
+        Pair all filters of `apex` with `other`, too.
+
+        Both apexes have one set until one of them changes: a copy for each of thousands of zones
+        would take long.
+        """
+        filters = self._by_apex.get(apex)
+        if filters and other in self._by_apex:
+            self._own(other).update(filters)
+        elif filters:
+            self._by_apex[other] = filters
+            self._shared.update((apex, other))
 
     def remove(self, topic_filters: Set[str]) -> None:
         """Remove all pairs of these filters."""
@@ -52,3 +67,10 @@ class FilterZonePairs:
             filters.difference_update(topic_filters)
             if not filters:
                 del self._by_apex[apex]
+
+    def _own(self, apex: str) -> set[str]:
+        """Return the set of an apex, for a change that concerns no other apex."""
+        if apex in self._shared:
+            self._shared.discard(apex)
+            self._by_apex[apex] = set(self._by_apex.get(apex, ()))
+        return self._by_apex.setdefault(apex, set())

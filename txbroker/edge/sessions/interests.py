@@ -7,14 +7,10 @@ a filter. Where a zone is unknown or not connected, the filter waits in the zone
 as pending.
 
 A change of the map concerns the zones around and below its apex, and their filters that meet the
-apex. Zones are brought up to date one by one, in slices.
-
-- *Dirty*: a zone that waits for its turn. The zone is not woken, and its owner hears nothing of
-  filters. A Hello brings the zone up first, since an owner drops the filters that a partial
-  interest lacks.
-- *Stale*: a SUBSCRIBE that was on its way when the map changed. Its SUBACK waits until all zones
-  are up to date. A zone that joins its filters is awaited before any of the zone's messages can
-  arrive.
+apex. Zones are brought up to date one by one, in slices. A *dirty* zone waits for its turn. Such a
+zone is not woken, and its owner hears nothing of filters. A Hello brings the zone up first, since
+an owner drops the filters that a partial interest lacks. The SUBACK of a SUBSCRIBE that was on its
+way when the map changed waits until all zones are up to date (`zone_requests`).
 """
 
 from __future__ import annotations
@@ -28,8 +24,8 @@ from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_interest import wanted, wanted_within
 from txbroker.edge.sessions.retained_feeds import Retained
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
+from txbroker.edge.sessions.zone_requests import ZoneRequests
 from txbroker.model.log_position import LogPosition
-from txbroker.model.topics import may_match_within
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.slices import Slices
 
@@ -38,6 +34,9 @@ PIECE = 16
 
 FEW = 4
 """If changed apexes times this exceed the number of filters, all filters are checked instead."""
+
+
+_Found = tuple[set[str], set[str]]
 
 
 class Interests:
@@ -60,7 +59,7 @@ class Interests:
         self._filters = SortedFilters()
         # apexes below that changed; None: the zone's own
         self._dirty: dict[Route, set[str] | None] = {}
-        self._stale: dict[SubscribeRequest, None] = {}
+        self._requests = ZoneRequests()
         self._on_confirmed = on_confirmed
         self._counts: dict[str, int] = {}
         self.size = 0  # characters of the filters of all subscriptions
@@ -163,7 +162,7 @@ class Interests:
         """Drop the request: its session is over, or its SUBACK is due."""
         if self._pending.pop(subscribing, None) is None:
             return
-        self._stale.pop(subscribing, None)
+        self._requests.stale.pop(subscribing, None)
         of_session = self._of[subscribing.session]
         del of_session[subscribing]
         if not of_session:
@@ -171,7 +170,7 @@ class Interests:
 
     def finish_if_answered(self, subscribing: SubscribeRequest) -> None:
         """Finish the request, and so send its SUBACK, if no zone is awaited."""
-        if subscribing not in self._stale and subscribing.is_done:
+        if subscribing not in self._requests.stale and subscribing.is_done:
             self.cancel(subscribing)
             subscribing.finish()
 
@@ -220,9 +219,10 @@ class Interests:
         """
         route.interest.forget_requests()
         self.update_now(route)
-        for subscribing in list(self._pending.values()):
-            for topic_filter in sorted(subscribing.open.of(route.apex)):
-                self._ask(subscribing, topic_filter, route)
+        pending = self._pending.values()
+        self._requests.ask_again(
+            route, ((one, text) for one in pending for text in sorted(one.open.of(route.apex)))
+        )
         self.refresh()
 
     def on_cut(self, route: Route, below: Route) -> None:
@@ -238,9 +238,7 @@ class Interests:
             below.claim(below.apex)
         route.claims.withdraw(below.apex)
         for subscribing in self._pending.values():
-            for topic_filter in subscribing.answered.of(route.apex):
-                if may_match_within(topic_filter, below.apex):
-                    subscribing.answered.add((topic_filter, below.apex))
+            subscribing.answered.share(route.apex, below.apex)
 
     def on_zone_end(self, route: Route, above: Route) -> None:
         """Claim the zone at `above`, to which it went back, and which inherited our interest."""
@@ -253,7 +251,7 @@ class Interests:
     def refresh(self) -> None:
         """Move filters to the routes where they belong after a change of the map."""
         self._mark_changed_routes()
-        if (self._dirty or self._stale) and not self._slices.is_busy(self):
+        if (self._dirty or self._requests.is_busy) and not self._slices.is_busy(self):
             self._slices.start(self, self._work())
 
     def update_now(self, route: Route) -> None:
@@ -267,6 +265,8 @@ class Interests:
             self._mark(route)
         if route in self._dirty:
             self._update_filters(route, is_woken=False)
+        if self._requests.has_unasked:
+            self.refresh()
 
     def touches(self, apex: str) -> bool:
         """True if any session here has a filter that may match within the zone."""
@@ -296,14 +296,7 @@ class Interests:
 
     # internal
 
-    def _ask(
-        self,
-        subscribing: SubscribeRequest,
-        topic_filter: str,
-        route: Route,
-        *,
-        is_woken: bool = True,
-    ) -> None:
+    def _ask(self, subscribing: SubscribeRequest, topic_filter: str, route: Route) -> None:
         is_dirty = route in self._dirty
         if not route.interest.filters and route.port is None and not is_dirty:
             route.forget_position()  # no session missed the records since
@@ -311,25 +304,23 @@ class Interests:
         if route.port is None:
             if is_dirty:
                 route.note_news()  # the route is woken when it has all its filters
-            elif is_woken:
+            else:
                 self._wake(route)
             return
-        asked = [subscribing]
-        # deliveries from now on are live for stale requests, too: ask for theirs first
         if is_dirty:
-            asked += (other for other, _ in self._join(route, {topic_filter}, set()))
-        for one in asked:
-            request = next(self._request)
-            route.interest.ask(request, topic_filter, one)
-            retained = one.wants_retained(topic_filter)
-            route.port.add_interest(topic_filter, request, retained=retained)
+            # deliveries from now on are live for stale requests, too: they await theirs first
+            self._requests.update(route, {topic_filter}, set())
+        request = next(self._request)
+        route.interest.ask(request, topic_filter, subscribing)
+        retained = subscribing.wants_retained(topic_filter)
+        route.port.add_interest(topic_filter, request, retained=retained)
 
     def _mark_changed_routes(self) -> None:
         """Mark the routes dirty that are concerned by changes since the last call."""
         zones, changes = self._zones, self._zones.changes
         apexes = changes.dequeue()
         if apexes:
-            self._stale.update(dict.fromkeys(self._pending.values()))
+            self._requests.stale.update(dict.fromkeys(self._pending.values()))
         for apex in apexes:
             route = zones.get(apex)
             if route is not None:
@@ -354,39 +345,62 @@ class Interests:
             yield
 
     def _work(self) -> Iterator[None]:
-        while self._dirty or self._stale:
-            if self._dirty:
-                self._update_filters(next(iter(self._dirty)))
+        while self._dirty or self._requests.is_busy:
+            if self._requests.has_unasked:
+                for question in self._requests.take():
+                    self._ask_joined(*question)
+            elif self._dirty:
+                yield from self._bring_up(next(iter(self._dirty)))
             else:
-                subscribing = next(iter(self._stale))
-                del self._stale[subscribing]
+                subscribing = next(iter(self._requests.stale))
+                del self._requests.stale[subscribing]
                 self._drop_stale_pending(subscribing)
                 self.finish_if_answered(subscribing)
             yield
 
-    def _update_filters(self, route: Route, *, is_woken: bool = True) -> None:
+    def _ask_joined(self, subscribing: SubscribeRequest, topic_filter: str, route: Route) -> None:
+        """Ask a zone that has joined a request; of a new link all questions are unasked again."""
+        if subscribing in self._pending and route.port is not None:
+            self._ask(subscribing, topic_filter, route)
+
+    def _bring_up(self, route: Route) -> Iterator[None]:
+        """Update a dirty route; the requests that wait are updated before that, in pieces."""
+        found: _Found | None = None
+        if self._zones.get(route.apex) is route:
+            found = now, others = self._wanted(route, self._dirty[route])
+            for _ in self._requests.steps(route, now, others):
+                yield
+                found = None  # the map may have changed
+                if self._zones.get(route.apex) is not route or route not in self._dirty:
+                    break
+        if route in self._dirty:
+            self._update_filters(route, found)
+
+    def _update_filters(
+        self, route: Route, found: _Found | None = None, *, is_woken: bool = True
+    ) -> None:
+        """Update a dirty route at once; `found` is what `_wanted` returns now, if that is known."""
         apexes = self._dirty.pop(route)
         if self._zones.get(route.apex) is not route:
             return
-        if apexes is not None and len(apexes) * FEW > len(self._counts):
-            apexes = None  # fewer filters than apexes: to check all filters costs less
-        now, others = self._wanted(route, apexes)
-        asked = self._join(route, now, others)
+        now, others = self._wanted(route, apexes) if found is None else found
+        # An earlier piece may have awaited the zone for filters that the map has since moved.
+        others |= self._requests.unasked(route) - now
+        self._requests.update(route, now, others)
         if any(above.cuts is None for above in self._zones.above(route.apex)):
             # A zone above is unknown, or is no longer known. Withdrawing filters now would lose
             # deliveries if they still belong here.
             others = set()
         self._apply(route, now, others, is_woken=is_woken)
-        for subscribing, topic_filter in asked:
-            self._ask(subscribing, topic_filter, route, is_woken=is_woken)
 
-    def _wanted(self, route: Route, apexes: set[str] | None) -> tuple[set[str], set[str]]:
+    def _wanted(self, route: Route, apexes: set[str] | None) -> _Found:
         """
         Split the filters that a change concerns: those that the route has to have, and the others.
         """
         now: set[str] = set()
         concerned: set[str] = set()
-        if apexes is None:
+        # With fewer filters than apexes, to check all filters costs less.
+        if apexes is None or len(apexes) * FEW > len(self._counts):
             now = wanted(self._zones, self._filters, route)
             return now, set(route.interest.filters - now)
         for apex in apexes:
@@ -396,29 +410,6 @@ class Interests:
             concerned.update(*texts)
             now |= wanted_within(self._zones, self._filters, route, apex)
         return now, concerned - now
-
-    def _join(
-        self, route: Route, now: set[str], others: set[str]
-    ) -> list[tuple[SubscribeRequest, str]]:
-        """
-        Update stale requests: drop the route for `others`, await it for `now`; return new
-        questions.
-        """
-        asked = []
-        for subscribing in self._stale:
-            for topic_filter in sorted(subscribing.open.of(route.apex) & others):
-                subscribing.drop_zone(topic_filter, route.apex)
-            for topic_filter in sorted(now & subscribing.zoned):
-                pair = (topic_filter, route.apex)
-                if (
-                    topic_filter in subscribing.subscriptions
-                    and pair not in subscribing.open
-                    and pair not in subscribing.answered
-                    and subscribing.needs_zone(topic_filter, route.apex)
-                ):
-                    subscribing.await_zone(topic_filter, route.apex)
-                    asked.append((subscribing, topic_filter))
-        return asked
 
     def _apply(self, route: Route, now: set[str], others: set[str], *, is_woken: bool) -> None:
         known = route.interest.filters
