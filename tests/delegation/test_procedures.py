@@ -8,18 +8,23 @@ acknowledged publish is lost, and when the faults are over the node that shall h
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.delegation.simulated_tree import Fault, Tree
 from tests.delegation.simulated_zone import Disk
-from txbroker.delegation.grant_state import KnownParent, Strays
+from tests.support.recorders import cut
+from txbroker.delegation.grant_state import KnownParent, KnownRoot, Strays
 from txbroker.delegation.join_child import ParentStrange
-from txbroker.delegation.join_messages import AnsweringNode, ParentAnswer
+from txbroker.delegation.join_messages import AnsweringNode, JoinGranted, ParentAnswer
 from txbroker.delegation.join_rules import JoinRefused
+from txbroker.delegation.peer_checks import AHEAD
 from txbroker.delegation.procedure import ReceiveMessage, SendMessage
+from txbroker.model.errors import PeerError
 
 KINDS = ("kill", "break", "full", "crowd")
 NODES = ("root", "child")
@@ -162,6 +167,46 @@ def test_a_refusal_counts_from_the_parent_alone(who: AnsweringNode | None, is_pa
 
     strange = ParentStrange(peer="" if who is None else who.node)
     assert end.value.value == (refused if is_parent else strange)
+
+
+FAR = AHEAD + 9
+"""An epoch that is too far above all that the child knows."""
+
+GRANTS: dict[str, dict[str, Any]] = {
+    "zone beside in the lineage": {"lineage": (cut(""), cut("y"))},
+    "epoch of the lineage": {"lineage": (cut("", FAR),)},
+    "end of a zone beside": {"ended": {"y": 1}},
+    "epoch of an end": {"ended": {"": FAR}},
+    "cut beside": {"below": (cut("y"),)},
+    "epoch of a cut": {"below": (cut("z/x", FAR),)},
+    "epoch of the zone": {"epoch": FAR},
+    "epoch of the root": {"root": KnownRoot(zone="", epoch=FAR, identity="i")},
+}
+
+
+@pytest.mark.parametrize("lie", GRANTS)
+def test_a_grant_is_checked_before_it_is_saved(lie: str) -> None:
+    """
+    What it tells of the tree stays for good: a lie would lead the child to a sibling, say.
+
+    The child's data is a copy, so that any later epoch may be its own.
+    """
+    tree = join(seed=1)
+    tree.clock.run(2.0)
+    child = tree.child
+    child.stop()
+    child.disk.state = attrs.evolve(child.disk.state, restored=True)
+    child.start()
+    before = child.disk.state
+    steps = child.child_half.ask("root:1")
+    assert isinstance(next(steps), SendMessage)
+    assert isinstance(steps.send(None), ReceiveMessage)
+    granted: dict[str, Any] = {"epoch": before.epoch + 1, "lineage": (cut(""),), **GRANTS[lie]}
+    who = AnsweringNode(node="root", zone="", identity="root", life="1")
+    with pytest.raises(PeerError):
+        steps.send(ParentAnswer(answer=JoinGranted(**granted), who=who))
+
+    assert before == child.disk.state
 
 
 @settings(max_examples=100, deadline=None)

@@ -90,6 +90,22 @@ def test_gap_between_lives_is_bounded(gap: int, counted: int) -> None:
     assert before + counted == world.start()()
 
 
+@pytest.mark.parametrize("step", [120 * SECOND, -60 * SECOND, 8 * DAY, -8 * DAY])
+def test_moment_of_an_earlier_process_goes_by_the_wall_clock_at_the_start(step: int) -> None:
+    """A step while the node runs would expire, or keep for long, what earlier processes wrote."""
+    world = World()
+    world.run(world.start(), 100)
+    lived = world.start()
+    written = BEGUN + 30 * SECOND
+    world.run(lived, 10)
+    before = lived.at(written)
+    world.wall += step
+    world.run(lived, 10)
+
+    assert (written, written) == (before, lived.at(written))
+    assert BEGUN + 100 * SECOND == lived.at(world.wall + 9 * DAY), "not from a time to come"
+
+
 def test_killed_node_counts_what_it_had_not_noted() -> None:
     """A node that is killed each fifty seconds grows old as others do."""
     world = World()

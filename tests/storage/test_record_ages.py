@@ -73,6 +73,19 @@ def test_no_entry_is_dated_too_early(pauses: list[float]) -> None:
         assert age - STEP / SECOND - 1e-5 <= ages.age(entry, 0) <= age + 1e-5
 
 
+def test_entries_of_one_step_share_a_mark() -> None:
+    """With a mark of its own each, a busy log would date its entries of a minute ago by seconds."""
+    timers = Clock()
+    ages = RecordAges(clock_of(timers), 0)
+    seconds, a_second = 60, 1_000
+    for entry in range(seconds * a_second):
+        ages.note(entry + 1)
+        timers.advance(1 / a_second)
+    for second in range(seconds):
+        age = seconds - second
+        assert age - STEP / SECOND - 0.01 <= ages.age(second * a_second + 1, 0) <= age + 0.01
+
+
 def test_marks_are_bounded() -> None:
     """Of old entries ever fewer have a mark of their own, and none is dated too early."""
     timers = Clock()

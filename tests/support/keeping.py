@@ -115,8 +115,8 @@ class CommitRecorder:
         after._durable = [dict(values) for values in self._durable]
         return after
 
-    def keeper(self, timers: Timers) -> SessionStore:
-        """A keeper over these tables."""
+    def keeper(self, timers: Timers, lived: Callable[[], int] | None = None) -> SessionStore:
+        """A keeper over these tables; without `lived` each process lives from `WALL` on."""
         return SessionStore(
             SessionTables(
                 sessions=self.sessions,
@@ -128,7 +128,7 @@ class CommitRecorder:
                 passages=self.passages,
             ),
             self,
-            lived=lambda: WALL + int(timers.now() * 1e6),
+            lived=lived or (lambda: WALL + int(timers.now() * 1e6)),
             now=timers.now,
             message_clock=lambda: WALL + int(timers.now() * 1e6),
         )

@@ -116,6 +116,24 @@ def test_marks_of_other_zones_are_left_out() -> None:
     )
 
 
+def test_transitions_of_the_zones_around_are_left_out() -> None:
+    """An honest child has them from its parent, whose own later ones would be lost behind these."""
+
+    def passage(apex: str, left: str, entered: str) -> control_pb2.Passage:
+        ends = (control_pb2.Predecessor(zone=zone, epoch=1, offset=3) for zone in (left, entered))
+        return control_pb2.Passage(apex=apex, left=next(ends), entered=next(ends))
+
+    passages = [passage("a", "", "a"), passage("a/b", "a/b", "a"), passage("", "", "")]
+    fence = HandBackRequest(
+        fence=control_pb2.Fence(
+            zone="a", epoch=1, offset=5, subtree=control_pb2.Subtree(passages=passages)
+        )
+    )
+    staged_zone = Parent().take(then=(fence,))
+
+    assert ["a", "a/b"] == [one.apex for one in staged_zone.subtree.passages]
+
+
 def test_a_journal_that_fills_the_disk_ends_the_hand_back() -> None:
     """Whatever size was announced: publishes here would wait for as long as the child goes on."""
     parent = Parent()

@@ -11,8 +11,10 @@ from tests.edge.sessions.test_catch_up_after_moves import (
     say,
     subscribed,
 )
+from tests.support.clock import Clock
 from tests.support.connects import connect
 from tests.support.edge_bench import Client, EdgeBench
+from tests.support.keeping import WALL
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.session.session import Session
@@ -305,6 +307,33 @@ def test_crash_before_a_client_that_left_is_written_loses_nothing(is_kept: bool)
 
     assert session.away_since == pytest.approx(40.0 if is_kept else 45.0)
     assert numbers(4, 5) == everything(Client(bench, "c", clean=False))
+
+
+@pytest.mark.parametrize(
+    ("written_after", "passed", "away"), [(0, 60, 60), (30, 60, 90), (30, 0, 30), (0, -20, 0)]
+)
+def test_client_is_away_by_lived_time_since_it_left(
+    written_after: int, passed: int, away: int
+) -> None:
+    """
+    Each process has another monotonic clock, and the machine may have been off for weeks.
+
+    `written_after`: seconds from its leave to the write; `passed`: lived seconds from there to the
+    start. A node that was killed may start behind its last reading.
+    """
+    bench = bench_of()
+    client = subscribed(bench, "x")
+    bench.clock.advance(500.0)
+    client.leave()
+    bench.clock.advance(written_after)
+    bench.edge.cursors.checkpoint()
+    bench.settle()
+    stored = bench.commit.crash()
+    lived = WALL + int((bench.clock.now() + passed) * 1e6)
+    session_store = stored.keeper(Clock(), lived=lambda: lived)
+    (session,) = session_store.load(bench.edge.clients.new_session)
+
+    assert session.away_since == pytest.approx(-away)
 
 
 def test_a_client_that_left_before_its_session_was_durable_is_away() -> None:

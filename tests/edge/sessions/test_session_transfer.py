@@ -8,11 +8,13 @@ from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, 
 from tests.support.edge_bench import Client, EdgeBench, forget_cuts
 from tests.support.keeping import MemoryTable
 from txbroker.directory.directory_ports import PendingPublishes, PublishOrigin
+from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.sessions.journal_read_cache import RETRY
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_transfer import SessionTransfer
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId, checksum_of
+from txbroker.mqtt.session.window import SessionLimits
 from txbroker.mqtt.wire.message import Message
 
 A = JournalId("a", 1)
@@ -31,6 +33,25 @@ def moved_with_a_publish_in_doubt(bench: EdgeBench) -> Client:
     client.session.restore((), (), [flow], 0)
     client.publish("a/x", "1", qos=2)
     return client
+
+
+def test_time_away_at_the_node_before_counts() -> None:
+    """A session that moves now and then, without its client, would never be too old."""
+    bench = EdgeBench(limits=EdgeLimits(session=SessionLimits(), session_age=100.0))
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    Client(bench, "c", clean=False).leave()
+    bench.settle()
+    state = transfer.freeze("c")
+    transfer.release("c", b"token")
+    bench.clock.advance(30.0)
+    transfer.adopt("c", state, 2, 60.0)
+    bench.clock.advance(39.0)
+    bench.edge.clients.expire_sessions()
+    before = set(bench.edge.clients.sessions)
+    bench.clock.advance(2.0)
+    bench.edge.clients.expire_sessions()
+
+    assert ({"c"}, set()) == (before, set(bench.edge.clients.sessions))
 
 
 def test_publishes_wait_for_no_node_before_once_the_directory_asks_none() -> None:

@@ -27,10 +27,15 @@ ROOT = JournalId("", 1)
 
 
 class Bench:
-    """A ledger beside tables, over a folder; times are those of `now`."""
+    """
+    A ledger beside tables, over a folder.
+
+    `now` is lived time; the wall clock has `stepped` away from it.
+    """
 
     def __init__(self, folder: Path, *, durability: Durability = Durability.SYNC) -> None:
         self.now = 1_000_000
+        self.stepped = 0
         self.is_full = False
         self.counters = Counters()
         self.clock = Clock()
@@ -61,7 +66,7 @@ class Bench:
             segment_bytes=64 * 1024,
             is_full=lambda: self.is_full,
             counters=self.counters,
-            now=lambda: self.now,
+            now=lambda: self.now + self.stepped,
             lived=lambda: self.now,
             on_trimmed=lambda *_: None,
         )
@@ -267,6 +272,22 @@ def test_what_holds_is_due_when_it_was_never_or_long_ago(tmp_path: Path) -> None
     again.now += STATED_EVERY + 1
 
     assert (True, False, True) == (first, second, again.ledger.is_due)
+
+
+@pytest.mark.parametrize("step", [-2 * STATED_EVERY, 2 * STATED_EVERY])
+def test_what_holds_is_due_by_lived_time(tmp_path: Path, step: int) -> None:
+    """A clock that went back a year would leave the ledger without subscriptions for a year."""
+    bench = opened(tmp_path)
+    bench.ledger.state()
+    bench.stepped = step
+    before = bench.ledger.is_due
+    bench.ledger.state()
+    bench.stepped = 0
+    bench.now += STATED_EVERY
+    early = bench.ledger.is_due
+    bench.now += 1
+
+    assert (False, False, True) == (before, early, bench.ledger.is_due)
 
 
 def test_retention_takes_whole_segments(tmp_path: Path) -> None:
