@@ -53,6 +53,9 @@ GRANTS: list[dict[str, Any]] = [
     {"predecessor": control_pb2.Predecessor(zone="b", epoch=1, offset=1)},
     {"predecessor": control_pb2.Predecessor(zone="", epoch=HUGE, offset=1)},
     {"root": control_pb2.Root(zone="", epoch=HUGE, identity="i")},
+    {"link": "nowhere"},
+    {"link": "127.0.0.1\u200b:1"},
+    {"epoch": HUGE},
 ]
 """What an owner says when it lets an edge in, and no honest one does."""
 
@@ -126,14 +129,8 @@ def test_lies_of_an_owner_end_its_link(root: NodeProcess) -> None:
     def open_link(_: object) -> control_pb2.OpenLinkReply:
         lies = dict(enumerate(GRANTS)).get(len(opened), {})
         opened.append("asked")
-        return control_pb2.OpenLinkReply(
-            authoritative=True,
-            link=link.address,
-            token=b"token",
-            epoch=1,
-            link_version=LINK_VERSION,
-            **lies,
-        )
+        true = {"link": link.address, "token": b"token", "epoch": 1, "link_version": LINK_VERSION}
+        return control_pb2.OpenLinkReply(authoritative=True, **{**true, **lies})
 
     answers = {
         "Resolve": lambda _: control_pb2.ResolveReply(zone=zone, ttl=300),

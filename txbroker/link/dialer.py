@@ -15,11 +15,10 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectError, ConnectingCancelledError, DNSLookupError
 from twisted.internet.protocol import Factory
 
-from txbroker.config import parse_address
+from txbroker.config import Address, parse_address
 from txbroker.delegation.grant_state import KnownRoot
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import (
-    check_address,
     check_below,
     check_cut,
     check_epochs,
@@ -224,8 +223,7 @@ class Dialer:
             peer=cut.node,
         )
         protocol.closed = loop.create_future()
-        where = parse_address(address)
-        endpoint = HostnameEndpoint(self._dialing, where.host, where.port, timeout=CALL_TIMEOUT)
+        endpoint = HostnameEndpoint(self._dialing, address.host, address.port, timeout=CALL_TIMEOUT)
         try:
             await endpoint.connect(_Quiet.forProtocol(lambda: protocol)).asFuture(loop)
         except (ConnectError, ConnectingCancelledError, DNSLookupError, OSError) as error:
@@ -242,7 +240,7 @@ class Dialer:
         protocol.attach(end)
         self._open[route] = protocol
         self._told.forget(route.apex)
-        log.info("link.opened", zone=route.apex, peer=cut.node, address=address)
+        log.info("link.opened", zone=route.apex, peer=cut.node, address=str(address))
         end.start(token)
         try:
             await asyncio.shield(protocol.closed)
@@ -253,7 +251,7 @@ class Dialer:
         if not end.was_online:
             raise ZoneNotYet("the link was closed before it was online")
 
-    async def _ask(self, route: Route, cut: ZoneCut) -> tuple[str, bytes]:
+    async def _ask(self, route: Route, cut: ZoneCut) -> tuple[Address, bytes]:
         request = control_pb2.OpenLinkRequest(
             edge=self._edge.name,
             incarnation=self._edge.incarnation,
@@ -282,8 +280,7 @@ class Dialer:
             transitions = passages_from_wire(reply.passages)
             known = self._edge.zones.epoch_of
             try:
-                check_address(reply.link)
-                parse_address(reply.link)
+                address = parse_address(reply.link)
                 check_near("epoch", reply.epoch, route.epoch)
                 check_passages(route.apex, transitions, known)
                 if predecessor is not None:
@@ -292,7 +289,7 @@ class Dialer:
             except (ValueError, PeerError) as error:
                 raise ZoneNotYet(brief(str(error))) from error
             self._edge.on_owner(route, reply.epoch, predecessor, transitions)
-            return reply.link, reply.token
+            return address, reply.token
         if reply.epoch >= cut.epoch:
             raise ZoneGone
         raise ZoneNotYet("the node does not serve the zone yet")
