@@ -7,6 +7,7 @@ one zone at one epoch, and two edges whose publishes are taken for repeats of on
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from tests.support.nodes import NodeProcess, free_port, topology
 from tests.support.rawclient import RawClient
 from tests.system.commands import output, wait_until
+from txbroker.storage import checked_file
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -54,7 +56,8 @@ def refused(node: NodeProcess) -> str:
     """It ends with one line."""
     node.start(ready=False)
     assert 1 == node.wait(20.0)
-    said = [str(e["reason"]) for e in node.events if e["event"] == "node.refused"]
+    events = node.events[node._run_start :]
+    said = [str(e["reason"]) for e in events if e["event"] == "node.refused"]
     assert 1 == len(said)
     return said[0]
 
@@ -102,8 +105,10 @@ def test_second_owner_of_a_name_in_another_branch_is_refused(make: Make) -> None
 
 
 @pytest.mark.parametrize("hot", [False, True])
-def test_copied_folder_serves_nothing_while_the_first_lives(make: Make, hot: bool) -> None:
-    """Same identity, same incarnation: the process that holds goes on, the copy is fenced."""
+def test_copied_folder_ends_before_it_takes_a_client_while_the_first_lives(
+    make: Make, hot: bool
+) -> None:
+    """What it acknowledged would wait in an outbox of a node whom no owner lets in."""
     root = make("root", zone="").start()
     a = make("a", zone="a", parent=root.grpc)
     joined(a)
@@ -115,15 +120,52 @@ def test_copied_folder_serves_nothing_while_the_first_lives(make: Make, hot: boo
         joined(a)
     works(a, "before")
 
-    copy.start()
-    reason = copy.wait_event("zone.fenced")["reason"]
-    assert f"another node 'a' lives at {a.grpc}" in reason
-    with RawClient(copy.mqtt) as client:
-        client.connect("at the copy")
-        client.publish("a/t", b"by way of the first one", qos=1)
+    assert f"another node 'a' lives at {a.grpc}" in refused(copy)
+    assert not copy.has_event("node.ready")
     works(a, "after")
     assert 1 == sum(e["event"] == "join.granted" for e in a.events[a._run_start :])
     a.kill()
+    joined(copy)
+    works(copy, "at last")
+
+
+def test_image_of_a_disk_ends_when_it_meets_the_parent(make: Make) -> None:
+    """Nothing tells it from the node before; from then on it is known for a copy."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    image = make("a", "image", zone="a", parent=root.grpc)
+    copy_folder(a, image)
+    state = image.data / "state.json"
+    raw = json.loads(state.read_bytes())
+    del raw["checksum"]
+    checked_file.save(state, {**raw, "place": (image.data / "lock").stat().st_ino})
+
+    for _ in range(2):
+        assert f"another node 'a' lives at {a.grpc}" in refused(image)
+    assert 1 == sum(event["event"] == "node.ready" for event in image.events)
+    works(a, "after")
+    a.kill()
+    joined(image)
+    works(image, "at last")
+
+
+def test_copy_takes_clients_while_nobody_can_be_asked(make: Make) -> None:
+    """A restored site has its clients, though its uplink is down."""
+    root = make("root", zone="").start()
+    a = make("a", zone="a", parent=root.grpc)
+    joined(a)
+    a.kill()
+    root.kill()
+    copy = make("a", "copy", zone="a", parent=root.grpc)
+    copy_folder(a, copy)
+
+    copy.start()
+    with RawClient(copy.mqtt) as client:
+        client.connect("early")
+        client.publish("a/t", b"waits", qos=1)
+    assert not copy.has_event("join.granted")
+    root.start()
     copy.wait_event("join.granted")
     works(copy, "at last")
 
@@ -189,6 +231,5 @@ def test_name_is_free_again_after_reclaim(make: Make) -> None:
     again = make("a", "again", zone="a", parent=root.grpc, grpc=f"127.0.0.1:{free_port()}")
     joined(again)
     works(again, "again")
-    a.start()
-    a.wait_event("zone.fenced")
+    assert f"another node 'a' lives at {again.grpc}" in refused(a)
     works(again, "still")

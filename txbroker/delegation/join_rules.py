@@ -87,10 +87,12 @@ class JoinRefused:
     The parent refuses the zone; `reason` is one line with the remedy.
 
     `cut_off`: the epoch whose records at the node have become a divergent branch; 0: no branch.
+    `twin`: the address of another living node of this name; "": the parent knows of none.
     """
 
     reason: str
     cut_off: int = 0
+    twin: str = ""
 
 
 APEXES = 100_000

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import grpc.aio
 
 from txbroker.config import Address
-from txbroker.data.backups import Backups
+from txbroker.data import backups
+from txbroker.delegation.join_rules import JoinRefused
 from txbroker.delegation.rpc.copied_root import living_twin
 from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.delegation.rpc.divergent_branch import DivergentBranch
@@ -21,12 +22,13 @@ from txbroker.delegation.rpc.procedure_runner import DelegationRunner
 from txbroker.delegation.rpc.stray_publishes import StrayCollector
 from txbroker.delegation.rpc.zone_reclaim import ZoneReclaim
 from txbroker.delegation.state.lost_root import LostRoot
+from txbroker.delegation.timeouts import LOST_AFTER
 from txbroker.journal.history.held_journals import HoldingSessions
 from txbroker.journal.history.journal_catalog import JournalCatalog
 from txbroker.journal.history.journal_service import JournalService
 from txbroker.journal.history.ledger_service import LedgerService
 from txbroker.journal.history.read_throttle import ReadThrottle
-from txbroker.model.errors import ConfigError
+from txbroker.model.errors import ConfigError, StoreError
 from txbroker.model.log_position import JournalId
 from txbroker.node.control_service import ControlService, DelegationCalls, NodeCalls
 from txbroker.node.edge_role import EdgeRole
@@ -151,6 +153,16 @@ class ControlPlane:
                 problem=f"a copy: another node {node_grant.node!r} lives at {other}",
             )
 
+    async def join_first(self) -> None:
+        """
+        Let the parent judge a node on copied data; return when it has answered or is away.
+
+        The parent may know that the original lives. The copy ends then, before a client is
+        acknowledged what no other node would ever get.
+        """
+        self.join()
+        await self.joiner.first_attempt(LOST_AFTER)
+
     def join(self) -> None:
         """Join the parent, and serve as the parent of the nodes below."""
         if self._node_base.node_grant.parent is not None:
@@ -179,13 +191,23 @@ class ControlPlane:
             self.parent.adopt(self._node_base.node_grant.table.cuts())
         self._edge_role.on_lineage()
 
-    def _on_refused(self, reason: str, cut_off: int) -> None:
-        node_grant = self._node_base.node_grant
-        if self._owner is None or (node_grant.epoch == 0 and not cut_off):
+    def _on_refused(self, refused: JoinRefused) -> None:
+        node_grant, reason = self._node_base.node_grant, refused.reason
+        is_new = self._owner is None or (node_grant.epoch == 0 and not refused.cut_off)
+        if self._owner is not None and not is_new:
+            self._owner.holding.refuse(reason, refused.cut_off)
+            if refused.twin:
+                self._mark_copy()
+        if is_new or refused.twin:
             where = f"{self._node_base.config.source}: join refused by {node_grant.parent}"
             self._on_fatal(f"{where}: {reason}")
-        else:
-            self._owner.holding.refuse(reason, cut_off)
+
+    def _mark_copy(self) -> None:
+        """Let the next start take the data for a copy: the zone waits for a grant then."""
+        try:
+            backups.mark(self._node_base.config.data, time.time())
+        except StoreError as error:
+            log.error("state.write_failed", reason=str(error))
 
     # from the port
 
@@ -283,7 +305,7 @@ class ControlPlane:
                 sessions=self._session_pages,
                 delete_session=edge_role.edge.clients.delete,
                 holding=self._holding,
-                backups=Backups(
+                backups=backups.Backups(
                     node_base.config.data, now=time.time, extents=node_base.data_directory.extents
                 ),
                 retired=lambda: node_base.reactor.callLater(RETIRE_GRACE, self._on_retired),

@@ -113,6 +113,9 @@ class Node:
             owner.holding.open()
         self._edge_role.on_lineage()
         self.edge.interests.refresh()
+        is_copy = node_grant.restored and node_grant.parent is not None
+        if is_copy:
+            await self._control.join_first()
         await self._listeners.for_clients(MqttFactory(self._edge_role.mqtt))
         mqtt = self._listeners.mqtt
         before_ready()
@@ -126,7 +129,8 @@ class Node:
             version=__version__,
         )
         self._heart.start()
-        self._control.join()
+        if not is_copy:
+            self._control.join()
 
     async def stop(self) -> None:
         """Close listeners and connections without publishing wills; then close the store."""

@@ -18,6 +18,7 @@ zone serves nothing before the first grant. The parent changes by `moved`, by an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 
@@ -67,7 +68,7 @@ class JoinClient:
         *,
         withdrawal: Callable[[], EdgeRetirement],
         on_granted: Callable[[], None],
-        on_refused: Callable[[str, int], None],
+        on_refused: Callable[[JoinRefused], None],
         on_lineage: Callable[[], None],
     ) -> None:
         self._procedure = JoinChild(base.node_grant, self)
@@ -81,6 +82,7 @@ class JoinClient:
             on_lineage=on_lineage,
         )
         self._again = asyncio.Event()
+        self._has_tried = asyncio.Event()
         self._node_grant = base.node_grant
         self._authority = base.authority
         self._withdrawal = withdrawal
@@ -130,6 +132,8 @@ class JoinClient:
                 reason = brief(str(error))
                 log_limited(log.warning, "join.failed", kind="full", parent=parent, reason=reason)
             is_first = False
+            if ended != "moved":
+                self._has_tried.set()
             if ended == "moved" and moves < MOVES_AT_ONCE:
                 moves += 1
                 continue
@@ -141,6 +145,11 @@ class JoinClient:
                 await asyncio.wait_for(self._again.wait(), wait)
             except TimeoutError:
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def first_attempt(self, seconds: float) -> None:
+        """Wait until a parent has answered, or could not be asked; for `seconds` at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_tried.wait(), seconds)
 
     def adopt(self, request: control_pb2.AdoptRequest) -> control_pb2.AdoptReply:
         """Answer another node that claims to be the parent now."""
@@ -285,13 +294,14 @@ class JoinClient:
         match end:
             case Joined(who=who):
                 self._unsaved, self._stranger = "", ("", "")
+                self._has_tried.set()
                 if who is not None:
                     self._joined_to = (who.node, who.life, parent)
                 return ""
             case Moved():
                 return "moved"
-            case JoinRefused(reason=reason, cut_off=cut_off):
-                self._on_refused(reason, cut_off)
+            case JoinRefused() as refused:
+                self._on_refused(refused)
                 return "refused"
             case ParentStrange(peer=peer):
                 self._log_stranger(parent, peer)

@@ -155,8 +155,8 @@ def answer_to_wire(
     """Convert an answer, and name this node as the one that answers."""
     who = who_to_wire(node_grant)
     match answer:
-        case JoinRefused(reason=reason, cut_off=cut_off):
-            refused = control_pb2.Refused(reason=brief(reason), cut_off=cut_off)
+        case JoinRefused(reason=reason, cut_off=cut_off, twin=twin):
+            refused = control_pb2.Refused(reason=brief(reason), cut_off=cut_off, twin=twin)
             return JoinReply(refused=refused, who=who)
         case ZoneElsewhere(cut=cut):
             return JoinReply(moved=control_pb2.Moved(parent=cut_to_wire(cut)), who=who)
@@ -183,7 +183,8 @@ def _granted_from_wire(reply: JoinReply) -> JoinGranted:
 
 
 def _refused_from_wire(reply: JoinReply) -> JoinRefused:
-    return JoinRefused(reason=reply.refused.reason, cut_off=reply.refused.cut_off)
+    refused = reply.refused
+    return JoinRefused(reason=refused.reason, cut_off=refused.cut_off, twin=refused.twin)
 
 
 def _moved_from_wire(reply: JoinReply) -> ZoneElsewhere:

@@ -182,11 +182,12 @@ class JoinServer:
         other = await other_life(announce, before, self._base.members, self._base.channels)
         if other is None:
             return None
-        return self._refuse(
-            announce,
+        reason = (
             f"another node {announce.node!r} lives at {other}; node names are unique in the"
-            " tree: choose another `node`, or stop that one; one `data` folder is for one node",
+            " tree: choose another `node`, or stop that one; one `data` folder is for one node"
         )
+        self._record_refusal(announce, reason)
+        return JoinRefused(reason=reason, twin=other)
 
     async def _answer(
         self, announce: control_pb2.Announce, end: ParentEnd
