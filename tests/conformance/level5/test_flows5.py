@@ -175,6 +175,47 @@ def test_open_reception_is_part_of_the_session(brokers5: Bench5) -> None:
     brokers5.silence(sub, pub)
 
 
+@level5_statement("MQTT-4.3.3-11", "MQTT-3.6.2-1", "MQTT-3.7.2-1")
+@pytest.mark.parametrize("expiry", [None, 60])
+def test_unknown_identifiers_are_told(broker5: Bench5, expiry: int | None) -> None:
+    """PUBCOMP, and PUBREL for a PUBREC, have 0x92 if no message of QoS 2 has the identifier."""
+    client = broker5.client(unique(), expiry=expiry, properties=[(RECEIVE_MAXIMUM, 9)])
+    for _ in range(2):
+        client.send(wire5.ack(PUBREL, 7))
+        assert client.expect(PUBCOMP, 7).code == 0x92
+        client.send(wire5.ack(PUBREC, 7))
+        assert client.expect(PUBREL, 7).code == 0x92
+        # the core has its windows from here on
+        client.subscribe((broker5.topic("own"), 1))
+        client.publish(broker5.topic("other"), b"1", qos=2)
+        client.publish(broker5.topic("own"), b"2", qos=1)
+        client.acknowledge(client.expect_publish(payload=b"2"))
+    client.send(wire5.ack(PUBREC, 9, 0x80))
+    client.ping()
+    client.send(wire5.publish(broker5.topic("other"), b"3", qos=2, packet_id=9))
+    assert client.expect(PUBREC, 9).code in (0, 0x10)
+    for code in (0, 0x92):
+        client.send(wire5.ack(PUBREL, 9))
+        assert client.expect(PUBCOMP, 9).code == code
+    older = broker5.older()
+    older.send(wire5.ack(PUBREL, 7), wire5.ack(PUBREC, 7))
+    assert older.expect(PUBCOMP).body == older.expect(PUBREL).body == b"\0\7"
+
+
+@level5_statement("MQTT-4.3.3-11", "MQTT-4.4.0-1")
+def test_pubrel_that_comes_again_is_no_error(brokers5: Bench5) -> None:
+    """PUBCOMP was lost with its connection: the client that resumes its session ends the flow."""
+    pub = brokers5.publisher(client_id=unique(), expiry=60)
+    pub.send(wire5.publish(brokers5.topic(), b"1", qos=2, packet_id=9))
+    pub.expect(PUBREC, 9)
+    pub.send(wire5.ack(PUBREL, 9))
+    pub.expect(PUBCOMP, 9)
+    pub.drop()
+    pub = brokers5.resume(str(pub.client_id), at=brokers5.pub, expiry=60)
+    pub.send(wire5.ack(PUBREL, 9))
+    assert pub.expect(PUBCOMP, 9).code == 0
+
+
 @level5_statement("MQTT-4.3.3-9", "MQTT-4.4.0-2")
 def test_identifier_of_a_refused_message(broker5: Bench5) -> None:
     """A PUBREC of 0x80 or more ends a delivery: no PUBREL follows, its identifier is free."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.harness import unique
@@ -63,6 +65,54 @@ def test_no_room_for_connack(broker5: Bench5, most: int, expected: bytes) -> Non
         assert not again.connack.present
         again.disconnect()
     broker5.silence(sub)
+
+
+@level5_statement("MQTT-3.1.2-24", "MQTT-3.2.2-19")
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"raw": b"\x01\x00"}, 0x81),
+        ({"raw": b"\x7f\x00"}, 0x81),
+        ({"raw": b"\x21\x00\x00"}, 0x82),
+        ({"raw": b"\x26\x00\x01\xff\x00\x00"}, 0x81),
+        ({"raw": b"", "set_flags": 0x01}, 0x81),
+        ({"raw": b"", "set_flags": 0x40}, 0x81),
+        ({"raw": b"", "client_id": b"\xff"}, 0x81),
+        ({"raw": b"", "level": 6}, 0x84),
+    ],
+    ids=lambda given: str(given),
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_refusal_of_an_illegal_connect_fits(
+    broker5: Bench5, fields: dict[str, Any], code: int, is_first: bool
+) -> None:
+    """Its maximum packet size counts, before and behind what is illegal."""
+    rest = {name: value for name, value in fields.items() if name != "raw"}
+    for most, is_told in ((5, False), (20, False), (1000, code != 0x84)):
+        limit = bytes([MAXIMUM_PACKET]) + most.to_bytes(4)
+        raw = limit + fields["raw"] if is_first else fields["raw"] + limit
+        client = broker5.open()
+        client.send(wire5.connect(**{"client_id": unique(), "properties": raw, **rest}))
+        data = client.read_to_the_end()
+        assert data[3] == code
+        is_cut = not is_first and fields["raw"][:1] in (b"\x7f", b"\x26")
+        assert (len(data) > 5) == (is_told and not is_cut), data
+    client = broker5.open()
+    client.send(wire5.connect(unique(), properties=bytes([MAXIMUM_PACKET]) + bytes(3) + b"\4\1\0"))
+    assert client.read_to_the_end() == b""
+
+
+@level5_statement("MQTT-3.2.2-15", "MQTT-3.1.4-2")
+def test_connect_above_the_maximum(broker5: Bench5) -> None:
+    """CONNACK 0x95 as soon as the length of the CONNECT is known."""
+    for most in (0, 5):
+        pairs: wire5.Properties = [(MAXIMUM_PACKET, most)] if most else []
+        pairs += [(USER_PROPERTY, ("a", "x" * 60_000)) for _ in range(10)]
+        client = broker5.open()
+        client.send(wire5.connect(unique(), properties=pairs)[:100])
+        data = client.read_to_the_end()
+        assert data[:1] == b"\x20" and data[3] == 0x95
+        assert len(data) == 5
 
 
 @level5_statement("MQTT-3.14.2-3", "MQTT-3.14.2-4", "MQTT-3.14.2-2")

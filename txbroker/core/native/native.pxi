@@ -274,6 +274,7 @@ cdef extern from "native/window.hpp" namespace "txbroker" nogil:
         size_t pump(Output& output, size_t mark, vector[uint32_t]& part_uses) except +
         bint acknowledge(uint16_t id)
         bint receive(uint16_t id)
+        bint has(uint16_t id)
         bint complete(uint16_t id)
         bint refuse(uint16_t id)
 

@@ -208,7 +208,9 @@ cdef class Input:
             self.wanted = frame.stop
             self.set_aside()
         elif found == TOO_LARGE:
-            self.fault = _too_large(self.max_packet)
+            first_byte = self.bytes_at(self.at)[0]
+            body = self.data[self.at + frame.body : self.at + frame.stop]
+            self.fault = _too_large(self.max_packet, first_byte, body)
         else:
             reason = "A remaining length has more than four bytes."
             self.fault = ProtocolViolation("section 2.2.3", reason)

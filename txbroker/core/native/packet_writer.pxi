@@ -544,6 +544,8 @@ cdef class PacketWriter:
         if self.window != NULL and not self.window.receive(packet_id):
             return False
         self.note_landed(known)
+        if self.has_lists() and (self.window == NULL or not self.window.has(packet_id)):
+            return self.answer_not_found(packet_id)
         self.answer(0x62, packet_id)
         return True
 
@@ -589,6 +591,16 @@ cdef class PacketWriter:
         at[0], at[1] = <char>first_byte, 2
         put_two(at + 2, packet_id)
         return self.note_output()
+
+    cdef bint answer_not_found(self, uint16_t packet_id) except -1:
+        """Send PUBREL for a packet id that no message in flight has; True."""
+        cdef char* at
+        self.note()
+        at = self.output.extend(5)
+        at[0], at[1], at[4] = <char>0x62, 3, <char>0x92
+        put_two(at + 2, packet_id)
+        self.note_output()
+        return True
 
     def memory_held(self):
         """Bytes of memory that it has beside its own, for measurements."""
@@ -674,14 +686,16 @@ cdef class Flows:
         if flow != NULL:
             if flow.state == HELD:
                 return False
-            if flow.qos == 2:
-                self.ids.erase(flow)
-                self.open -= 1
+        if flow != NULL and flow.qos == 2:
+            self.ids.erase(flow)
+            self.open -= 1
+        elif packet_writer.has_lists():
+            return False
         packet_writer.answer(0x70, packet_id)
         return True
 
     def release(self, uint16_t packet_id, PacketWriter packet_writer not None):
-        """PUBREL of a clean session's client came: PUBCOMP goes out; False: the id is held."""
+        """As in the reference."""
         is_free = self.release_one(packet_id, packet_writer)
         packet_writer.router.notify_output()
         return is_free

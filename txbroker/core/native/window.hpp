@@ -237,6 +237,9 @@ public:
 
     uint16_t last_id() const { return last_id_; }
 
+    // Whether a message is in flight under this packet id.
+    bool has(uint16_t id) { return flights_.find(id) != nullptr; }
+
     // How many more may be in flight; none while others wait.
     uint32_t free() const {
         bool is_closed = waiting() || flights_.count() >= inflight || flight_size_ >= memory;

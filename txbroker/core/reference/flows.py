@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry
+from txbroker.mqtt.wire.property_list import LISTED_LEVEL
 
 
 class Flow(NamedTuple):
@@ -86,12 +87,19 @@ class Flows:
         return others
 
     def release(self, packet_id: int, packet_writer: PacketWriter) -> bool:
-        """Handle PUBREL of a clean session: send PUBCOMP; return False if the id is held."""
+        """
+        Handle PUBREL of a clean session: send PUBCOMP.
+
+        Return False if the id is held. At level 5 return False, too, if no publish of QoS 2 has the
+        id: PUBCOMP says so.
+        """
         if packet_id in self._held:
             return False
         flow = self._flows.get(packet_id)
         if flow is not None and flow.qos == 2:
             del self._flows[packet_id]
+        elif packet_writer.level >= LISTED_LEVEL:
+            return False
         packet_writer.send(b"\x70\x02" + packet_id.to_bytes(2))
         return True
 

@@ -48,6 +48,9 @@ QUEUE_HIGH_MARK = 1_000
 
 SENT, RELEASED = 1, 2
 
+NOT_FOUND = 0x92
+"""The reason code of PUBREL for a packet id that no message in flight has (section 3.6.2.1)."""
+
 
 class Flight(NamedTuple):
     """
@@ -417,7 +420,8 @@ class PacketWriter:
         """
         Handle PUBREC: answer PUBREL even to an unknown packet id (section 4.3.3).
 
-        Return False for a message of QoS 1, which awaits another packet.
+        At level 5 such an answer says so. Return False for a message of QoS 1, which awaits another
+        packet.
         """
         flight = self._flights.get(packet_id)
         if flight is not None:
@@ -425,6 +429,9 @@ class PacketWriter:
                 return False
             self._report(packet_id, flight)
             self._flights[packet_id] = flight._replace(state=RELEASED, is_lent=False)
+        elif self.level >= LISTED_LEVEL:
+            self.send(b"\x62\x03" + packet_id.to_bytes(2) + bytes((NOT_FOUND,)))
+            return True
         self.send(b"\x62\x02" + packet_id.to_bytes(2))
         return True
 

@@ -11,7 +11,9 @@ from txbroker.mqtt.session.cursor_set import CursorSet
 from txbroker.mqtt.session.session_ports import DeliveryRecorder, Sink
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import Lent, OutboundMessage, SessionLimits
+from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.message import Message
+from txbroker.mqtt.wire.packets import Pubrel
 
 LATER_MESSAGES = 1_000
 """Upper bound of QoS 0 messages of one part that wait for the session's catch-up."""
@@ -351,6 +353,7 @@ class BaseSender:
             for entry in self._later.pop(part, ()):
                 self.deliver_qos0(entry)
 
-    def _answer(self, data: bytes) -> None:
+    def _answer(self, packet: Pubrel) -> None:
         if self.sink is not None:
-            self.sink.packet_writer.send(data)
+            packet_writer = self.sink.packet_writer
+            packet_writer.send(encode(packet, packet_writer.level))

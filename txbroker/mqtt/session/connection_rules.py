@@ -114,7 +114,8 @@ def _judge_disconnect(packet: Disconnect) -> None:
 
 def judge_length(first_byte: int, body: bytes, level: int) -> None:
     """Check a packet whose remaining length is padded; raises `ProtocolViolation` at level 5."""
-    if max(level, level_of(first_byte, body)) >= LEVEL_5:
+    is_5 = first_byte == CONNECT and body.startswith(BEGINS_LEVEL_5)
+    if level >= LEVEL_5 or is_5:
         # [MQTT-1.5.5-1]
         reason = "A remaining length has more bytes than it needs."
         violation = ProtocolViolation("MQTT-1.5.5-1", reason)
@@ -136,12 +137,6 @@ def judge_beginning(first_byte: int) -> None:
         )
         violation.frame = first_byte, b""
         raise violation
-
-
-def level_of(first_byte: int, body: bytes) -> int:
-    """Return the level of a first packet that may be illegal, by which its sender reads."""
-    is_5 = first_byte == CONNECT and body.startswith(BEGINS_LEVEL_5)
-    return LEVEL_5 if is_5 else LEVEL_4
 
 
 def _misplaced(packet: Packet) -> ProtocolViolation:

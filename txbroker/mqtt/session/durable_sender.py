@@ -31,6 +31,7 @@ from txbroker.mqtt.session.window import (
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Pubrel
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import wrong_answer
 
 
@@ -230,11 +231,13 @@ class DurableSender(BaseSender):
         entry = self._flight(packet_id)
         if entry is not None and entry.qos != 2 and entry.is_sent:
             raise wrong_answer(packet_id)
-        if entry is None or not entry.is_sent:
-            self._answer(encode(Pubrel(packet_id=packet_id)))
+        if entry is None:
+            self._answer(Pubrel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        elif not entry.is_sent:
+            self._answer(Pubrel(packet_id))
         elif entry.released:
             if not entry.is_unsaved:
-                self._answer(encode(Pubrel(packet_id=packet_id)))
+                self._answer(Pubrel(packet_id))
         else:
             entry.released = True
             self._save_first(packet_id, entry)

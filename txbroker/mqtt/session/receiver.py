@@ -22,6 +22,7 @@ from txbroker.mqtt.session.inbound_publish import InboundPublish, checksum_of
 from txbroker.mqtt.session.session_ports import Sink
 from txbroker.mqtt.wire.encoder import encode
 from txbroker.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 _NONE: Final[set[int]] = set()  # of all sessions without such flows; nothing is added to it
 
@@ -59,11 +60,13 @@ class SessionReceiver:
     The publishes of one session's client that are under way.
 
     Publishes that came in runs, and of which nothing more is known, are in `plain`.
+    `_is_resumed`: True if the session had an earlier connection. The client may send PUBREL again
+    for a flow that has ended. An error in PUBCOMP would make the client publish again.
 
     Invariant: a packet id is in one of `plain` and the flows; a flow owes 0 answers or more.
     """
 
-    __slots__ = ("_changed", "_earlier", "_flows", "_session", "_turns", "plain")
+    __slots__ = ("_changed", "_earlier", "_flows", "_is_resumed", "_session", "_turns", "plain")
 
     def __init__(self, session: ReceivingSession) -> None:
         self._session = session
@@ -71,6 +74,7 @@ class SessionReceiver:
         self._flows: dict[int, InboundPublish] = {}
         self._changed: dict[int, None] = {}
         self._earlier = _NONE
+        self._is_resumed = False
         self._turns: AckOrder | None = None
         session.may_gather = True
 
@@ -179,14 +183,18 @@ class SessionReceiver:
                 self._session.save()
 
     def on_pubrel(self, packet_id: int) -> None:
-        """End a QoS 2 flow, and answer PUBCOMP for any packet id."""
+        """
+        End a QoS 2 flow, and answer PUBCOMP for any packet id; level 5 is told of an unknown one.
+        """
         self._adopt(packet_id)
-        flow = self._flows.get(packet_id)
+        flow, reason = self._flows.get(packet_id), ReasonCode.SUCCESS
         if flow is not None and flow.qos == 2:
             self._release(packet_id)
             self._give_up(flow)
+        elif not self._is_resumed:
+            reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         session = self._session
-        sink, pubcomp = session.sender.sink, encode(Pubcomp(packet_id=packet_id))
+        sink, pubcomp = session.sender.sink, Pubcomp(packet_id, reason)
         if session.clean or session.is_over:
             self._answer_on(sink, pubcomp)
         else:
@@ -286,10 +294,10 @@ class SessionReceiver:
                 InboundPublish(packet_id, plain.qos, plain.is_taken, owed, serial=plain.serial)
             )
 
-    def _answer_on(self, sink: Sink | None, data: bytes) -> None:
+    def _answer_on(self, sink: Sink | None, answer: Pubcomp) -> None:
         """Send the answer, unless the client has another connection by now."""
         if sink is not None and self._session.sender.sink is sink:
-            sink.packet_writer.send(data)
+            sink.packet_writer.send(encode(answer, sink.packet_writer.level))
 
     def _acknowledge(self, flow: InboundPublish) -> None:
         if not flow.owed:
@@ -312,6 +320,7 @@ class SessionReceiver:
 
     def _begin(self) -> None:
         """Note which flows are of an earlier connection than the next."""
+        self._is_resumed = True
         self._earlier = set(self._flows) if self._flows else _NONE
         self._start_ack_order()
 

@@ -22,6 +22,8 @@ from txbroker.mqtt.transport.publish_answers import (
     NO_TEXT,
     has_illegal_payload,
 )
+from txbroker.mqtt.wire.connect_decoder import refusal_level, refusal_limit
+from txbroker.mqtt.wire.decoder import CONNECT
 from txbroker.mqtt.wire.encoder import encode, encode_answer
 from txbroker.mqtt.wire.packets import (
     LEVEL_4,
@@ -176,6 +178,17 @@ class ConnectAdmission(ConnectionOutput):
         )
 
     # internal: refusals
+
+    def _refuse_illegal(self, violation: ProtocolViolation) -> None:
+        """Send the CONNACK that tells of a violation, if the client's level has one."""
+        first_byte, body = violation.frame
+        if first_byte == CONNECT:  # The packet was not decoded; the client's limit counts even so.
+            self._level = refusal_level(body)
+            self.packet_writer.max_packet = refusal_limit(body)
+        if self._level >= LEVEL_5:
+            self._send_answer(refused(violation.reason_code, violation.reason))
+        elif violation.connack is not None:
+            self.packet_writer.send(encode(Connack(False, violation.connack)))
 
     def _turn_away(self) -> None:
         """Refuse CONNECT: the node retires."""

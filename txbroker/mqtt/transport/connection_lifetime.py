@@ -7,6 +7,7 @@ SHELL: the life of a client's connection: its beginning, its deadlines, and its 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
 
@@ -18,7 +19,7 @@ from txbroker.mqtt.transport.service import MqttService
 from txbroker.mqtt.transport.topic_aliases import TopicAliases
 from txbroker.mqtt.transport.unread_answers import UnreadAnswers
 from txbroker.mqtt.wire.encoder import Answer, encode_answer
-from txbroker.mqtt.wire.packets import LEVEL_4, LEVEL_5, Disconnect
+from txbroker.mqtt.wire.packets import LEVEL_4, LEVEL_5, Connack, Disconnect
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.deadlines import Slot
@@ -35,6 +36,13 @@ LARGEST_CONNECT = 5 * (2 + 65_535) + 64
 """
 Bytes of a CONNECT with five fields of the largest size: the limit before the CONNECT is checked.
 """
+
+IN_CONNACK: Final[dict[int, int]] = {
+    # CONNACK has no code for these ends of a connection.
+    ReasonCode.SERVER_SHUTTING_DOWN: ReasonCode.SERVER_UNAVAILABLE,
+    ReasonCode.SESSION_TAKEN_OVER: ReasonCode.UNSPECIFIED_ERROR,
+    ReasonCode.ADMINISTRATIVE_ACTION: ReasonCode.UNSPECIFIED_ERROR,
+}
 
 GRACE = 1.5
 """Multiple of the keep-alive in which a packet must arrive [MQTT-3.1.2-24]."""
@@ -232,13 +240,22 @@ class ConnectionLifetime:
             self._abort()
 
     def _say_goodbye(self, code: int, reason: str) -> bool:
-        """Send DISCONNECT to a client of level 5 that has its CONNACK; return True if sent."""
-        if self._level < LEVEL_5 or self._session is None or not self._is_open:
+        """
+        Send DISCONNECT to a client of level 5, or CONNACK to one that waits for it.
+
+        Return True if sent.
+        """
+        if self._level < LEVEL_5 or not self._client_id or not self._is_open:
             return False
         is_sent_away = code == ReasonCode.USE_ANOTHER_SERVER
         elsewhere = self._service.server_reference if is_sent_away else ""
         properties = Properties(reason_string=reason, server_reference=elsewhere or None)
-        return self._send_answer(Disconnect(code, properties))
+        if self._session is not None:
+            return self._send_answer(Disconnect(code, properties))
+        is_sent = self._send_answer(Connack(False, IN_CONNACK.get(code, code), properties))
+        if is_sent:
+            self._push()
+        return is_sent
 
     def _send_answer(self, packet: Answer) -> bool:
         """Send an answer, as far as the client accepts it; return False if it is too large."""

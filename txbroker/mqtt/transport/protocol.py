@@ -28,10 +28,9 @@ from txbroker.mqtt.session.connection_rules import (
     judge,
     judge_beginning,
     judge_length,
-    level_of,
 )
 from txbroker.mqtt.session.session import Session
-from txbroker.mqtt.transport.connack import MOST_RECEIVED, refused
+from txbroker.mqtt.transport.connack import MOST_RECEIVED
 from txbroker.mqtt.transport.connect_admission import ConnectAdmission
 from txbroker.mqtt.transport.connection_lifetime import describe
 from txbroker.mqtt.transport.publish_admission import PublishAdmission
@@ -47,7 +46,6 @@ from txbroker.mqtt.wire.packets import (
     FOREVER,
     LEVEL_5,
     Auth,
-    Connack,
     Connect,
     Disconnect,
     Packet,
@@ -320,11 +318,7 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
         if violation.rule == "limits.packet":
             self._service.counters.add("packet.over_limit")
         if self._session is None:
-            if max(self._level, level_of(first_byte, body)) >= LEVEL_5:
-                self._level = LEVEL_5
-                self._send_answer(refused(violation.reason_code, violation.reason))
-            elif violation.connack is not None:
-                self.packet_writer.send(encode(Connack(False, violation.connack)))
+            self._refuse_illegal(violation)
         else:
             self._say_goodbye(violation.reason_code, violation.reason)
         self.flush()

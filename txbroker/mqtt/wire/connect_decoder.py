@@ -13,7 +13,7 @@ from txbroker.mqtt.wire.fields import FieldReader, text_of, trailing, truncated
 from txbroker.mqtt.wire.level5_clauses import names_level_5
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.packets import Connect, Will
-from txbroker.mqtt.wire.properties import decode_properties, split_properties
+from txbroker.mqtt.wire.properties import decode_properties, packet_limit, split_properties
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 
@@ -95,6 +95,47 @@ def _decode_level_5(body: bytes) -> Connect:
         protocol_level=5,
         properties=properties,
     )
+
+
+def refusal_level(body: bytes) -> int:
+    """
+    Return the level at which the sender of an illegal CONNECT reads its CONNACK: 4 or 5.
+
+    A later level than 5 is told by the latest CONNACK. But many a client of 3.1.1 tries other
+    levels with its own layout, and bridges set the highest bit.
+    """
+    at = 2 + int.from_bytes(body[:2])
+    level = body[at] if at < len(body) else 0
+    if level == 5:
+        return 4 if body.startswith(b"\0\6MQIsdp") else 5
+    if level < 5 or level > 0x7F or not body.startswith(b"\0\4MQTT"):
+        return 4
+    try:
+        decode_connect(b"\0\4MQTT\4" + body[at + 1 :])
+    except ProtocolViolation:
+        return 5
+    return 4
+
+
+LEAST_CONNACK: Final = 5
+"""Bytes of a CONNACK of level 5 without properties."""
+
+
+def refusal_limit(body: bytes) -> int:
+    """
+    Return the largest CONNACK that the sender of an illegal CONNECT of level 5 accepts; 0: any.
+
+    Where that cannot be read, the CONNACK must do without properties.
+    """
+    if not body.startswith(LEVEL_5):
+        return LEAST_CONNACK
+    fields = FieldReader(body, len(LEVEL_5))
+    try:
+        fields.byte(), fields.uint16()
+        limit = packet_limit(fields.property_list())
+    except ProtocolViolation:
+        limit = None
+    return LEAST_CONNACK if limit is None else limit
 
 
 def _not_spoken(fields: FieldReader) -> ProtocolViolation:

@@ -108,7 +108,7 @@ class Framer:
                         break
                 stop = start + length
                 if stop - offset > self.max_packet:
-                    raise too_large(self.max_packet)
+                    raise too_large(self.max_packet, buffer[offset], buffer[start:stop])
                 if stop > end:
                     self._wanted = stop - offset
                     break
@@ -120,10 +120,13 @@ class Framer:
             self._offset = 0
 
 
-def too_large(max_packet: int) -> ProtocolViolation:
+def too_large(max_packet: int, first_byte: int, begun: bytes) -> ProtocolViolation:
+    """Return the violation of a packet of which as much of the body has come as `begun`."""
     reason = f"A packet is larger than {max_packet} bytes."
     code = ReasonCode.PACKET_TOO_LARGE
-    return ProtocolViolation("limits.packet", reason, reason_code=code)
+    violation = ProtocolViolation("limits.packet", reason, reason_code=code)
+    violation.frame = first_byte, begun
+    return violation
 
 
 def encode_length(remaining: int) -> bytes:

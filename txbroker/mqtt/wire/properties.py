@@ -191,6 +191,8 @@ TABLE: Final = (
 
 _BY_IDENTIFIER: Final = {row.identifier: row for row in TABLE}
 
+_MAXIMUM_PACKET_SIZE: Final = 0x27
+
 _OF_ONE_HOP: Final = frozenset({"subscription_identifiers", "topic_alias", "will_delay"})
 """Properties of a message that end here: they are of a connection, or of the server."""
 
@@ -216,6 +218,27 @@ def split_properties(raw: bytes, packet_kind: PacketKind) -> tuple[bytes, Proper
     else:
         carried = raw
     return carried, _collect(found, packet_kind)
+
+
+def packet_limit(raw: bytes) -> int | None:
+    """
+    Return the maximum packet size in the list of an illegal CONNECT; 0: the list has none.
+
+    None: the list cannot be read, and may have one.
+    """
+    fields, least, start = FieldReader(raw), 0, 0
+    try:
+        while fields:
+            start = fields.offset
+            row = _BY_IDENTIFIER[fields.varint()]
+            value = row.type.read(fields)
+            if row.identifier == _MAXIMUM_PACKET_SIZE and value:
+                least = min(least or value, value)
+    except (KeyError, ProtocolViolation):
+        # Properties behind an unknown or malformed one cannot be told apart.
+        if not least and _MAXIMUM_PACKET_SIZE in raw[start:]:
+            return None
+    return least
 
 
 def encode_properties(properties: Properties) -> bytes:
