@@ -33,7 +33,8 @@ PURE = frozenset(_PURE_FOLDERS.split())
 """Folders in which no file does I/O or reads a clock."""
 
 _PURE_FILES = """
-    link.batch_headers link.delivery_receiver link.delivery_sender link.frames link.interest_answers
+    link.batch_headers link.delivery_receiver link.delivery_sender link.frames link.held_frames
+    link.interest_answers
     link.held_answers link.link_client link.link_hello link.link_port link.link_server
     link.owner_checks link.publish_receiver link.publish_sender
     pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page

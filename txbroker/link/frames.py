@@ -14,6 +14,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from txbroker.core import LinkReader, Run
+from txbroker.link.held_frames import HeldFrames
 from txbroker.model.errors import PeerError
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.decoder import decode
@@ -22,7 +23,7 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
 from txbroker.mqtt.wire.property_list import cut_list, is_stored_publish
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
-from txbroker.v1.link_pb2 import LinkFrame
+from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
 
 LINK_VERSION = 2
 """Version of the format; a newer or older one is refused in one line (`check_version`)."""
@@ -76,10 +77,18 @@ class FrameReader:
 
     def __init__(self, max_frame: int = LARGEST) -> None:
         self.packet_reader = LinkReader(max_frame)
+        self.held = HeldFrames()
 
     def trust(self) -> None:
         """Accept the largest frames, as the other end is an identified node."""
         self.packet_reader.trust(LARGEST)
+
+    def hear(self, now: float) -> None:
+        """Note that bytes came; behind a silence their frames are held."""
+        if self.packet_reader.is_silent(now):
+            self.held.hold(now)
+            self.packet_reader.forget()  # nothing may be forwarded ahead of what is held
+        self.packet_reader.heard_at = now
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Yield every complete frame; raises `LinkError`."""
@@ -91,7 +100,14 @@ class FrameReader:
         packet_reader = self.packet_reader
         try:
             while (item := packet_reader.step()) is not None:
-                yield item if isinstance(item, Run) else self._decode(*item)
+                frame = item if isinstance(item, Run) else self._decode(*item)
+                if isinstance(frame, LinkFrame) and frame.HasField("heartbeat"):
+                    yield from self._release(frame.heartbeat)
+                    yield frame
+                elif self.held.is_holding:
+                    self.held.add(frame)
+                else:
+                    yield frame
             if packet_reader.fault is not None:
                 raise packet_reader.fault
             first_byte = packet_reader.first_byte or _CONTROL
@@ -99,6 +115,11 @@ class FrameReader:
                 raise _foreign(first_byte)  # most likely another protocol, whose rest never comes
         except (ProtocolViolation, DecodeError) as error:
             raise LinkError(f"not a link frame: {error}") from error
+
+    def _release(self, heartbeat: Heartbeat) -> Iterator[LinkFrame | Publish | Run]:
+        if self.held.is_holding:
+            self.packet_reader.forget()  # the last header is not that of the held frames
+        yield from self.held.on_heartbeat(heartbeat.at, self.packet_reader.heard_at)
 
     def _decode(self, first_byte: int, body: bytes) -> LinkFrame | Publish:
         if first_byte == _CONTROL:

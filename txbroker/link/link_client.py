@@ -70,8 +70,8 @@ class LinkClient:
         self._mark_dirty = mark_dirty
         self._mark_next = mark_next
         self._counters: Counters = edge.counters
-        self._reader = FrameReader()
-        self.packet_reader = self._reader.packet_reader
+        self.reader = FrameReader()
+        self.packet_reader = self.reader.packet_reader
         self._consumer = DeliveryReceiver(edge, route, backpressure, self.packet_reader)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._marks: dict[MarkKey, int] = {}
@@ -118,7 +118,7 @@ class LinkClient:
 
     def work(self) -> None:
         """Process the owner's bytes in the packet reader; raises `LinkError` for a broken rule."""
-        for item in self._reader.frames():
+        for item in self.reader.frames():
             if isinstance(item, Run):
                 self._consumer.on_run(item)
             elif isinstance(item, Publish):

@@ -9,7 +9,7 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from txbroker.core import LinkReader, PacketWriter
-from txbroker.link.frames import encode_frame
+from txbroker.link.frames import FrameReader, encode_frame
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.model.publish_run import Octets
@@ -23,8 +23,6 @@ log = get_logger()
 HEARTBEAT = 1.0
 SILENCE = 5.0
 """Seconds between heartbeats, and seconds of silence after which a link counts as lost."""
-
-_HEARTBEAT_FRAME = encode_frame(LinkFrame(heartbeat=Heartbeat()))
 
 
 class LinkEnd(Interface):
@@ -42,6 +40,9 @@ class LinkEnd(Interface):
 
     packet_reader: LinkReader
     """The reader that gets bytes from the other end."""
+
+    reader: FrameReader
+    """The reader that makes frames of them."""
 
     def work(self) -> None:
         """Process the bytes in the packet reader; raises `LinkError`."""
@@ -71,6 +72,7 @@ class LinkProtocol(Protocol):
         self.end: LinkEnd | None = None
         self._began = clock.seconds()
         self._pulse: LoopingCall | None = None
+        self._has_beaten = False
         self._reason = "closed by the other end"
 
     # from the dialer or the listener
@@ -116,8 +118,10 @@ class LinkProtocol(Protocol):
         """Process read bytes that are in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
-                self.end.packet_reader.heard_at = self._clock.seconds()
+                self.end.reader.hear(self._clock.seconds())
                 self.end.work()
+                if not self._has_beaten:
+                    self._send_heartbeat()  # A link that is young must be able to measure a wait.
         except PeerError as error:
             self._counters.add("link.refused")
             self.drop(str(error))
@@ -154,6 +158,13 @@ class LinkProtocol(Protocol):
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
             if self.end is not None and self.end.may_speak:
-                self.write(_HEARTBEAT_FRAME)
+                self._send_heartbeat()
                 self.end.beat()
             self._flush_queue.end()
+
+    def _send_heartbeat(self) -> None:
+        """Send a heartbeat, if this end may speak."""
+        if self.end is not None and self.end.may_speak:
+            self._has_beaten = True
+            at = int(1000 * self._clock.seconds())
+            self.write(encode_frame(LinkFrame(heartbeat=Heartbeat(at=at))))

@@ -83,8 +83,8 @@ class LinkServer(LinkPort):
         write: Write,
         close: Callable[[str], None],
     ) -> None:
-        self._reader = FrameReader(LARGEST_HELLO)
-        self.packet_reader = self._reader.packet_reader
+        self.reader = FrameReader(LARGEST_HELLO)
+        self.packet_reader = self.reader.packet_reader
         self.packet_reader.most = CREDIT_BYTES
         super().__init__(host, self.packet_reader, write=write, close=close)
         self._asks = HeldAnswers(host.authority.has_forgotten, self._answer)
@@ -101,7 +101,7 @@ class LinkServer(LinkPort):
         """Process the edge's bytes in the packet reader; raises `LinkError` for a broken rule."""
         if self._is_lost:
             return
-        for item in self._reader.frames():
+        for item in self.reader.frames():
             if self._is_publishing(item) and (self._held or self._must_hold(item)):
                 # Held bytes are limited by a window: no credit returns for held publishes.
                 self.packet_reader.is_open = False
@@ -299,7 +299,7 @@ class LinkServer(LinkPort):
         greeting = greeting_of(hello, authority, opened)
         self._has_hello = True
         self._deliveries.set_properties(hello.reads_properties)
-        self._reader.trust()
+        self.reader.trust()
         mark = (hello.edge, hello.incarnation, authority.apex, hello.stream)
         self._mark = mark
         self._intake.open(hello.stream, mark, has_gaps=False)

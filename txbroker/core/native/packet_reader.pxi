@@ -561,6 +561,10 @@ cdef class LinkReader(Input):
         self.expected = 0
         return 0, self.header
 
+    def is_silent(self, double now):
+        """As in the reference."""
+        return is_silent(self, now)
+
     def trust(self, size_t max_frame):
         """Frames may be as large as this from here on."""
         self.max_packet = max_frame

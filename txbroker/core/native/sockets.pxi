@@ -62,6 +62,14 @@ cdef double worked() noexcept nogil:
     return now.tv_sec + now.tv_nsec * 1e-9
 
 
+# As in the reference, of links.
+cdef double SILENT = 2.0
+
+
+cdef bint is_silent(Input packet_reader, double now) noexcept:
+    return packet_reader.heard_at > 0 and now - packet_reader.heard_at > SILENT
+
+
 def _nobody(*_):
     return None
 
@@ -367,8 +375,12 @@ cdef class Sockets:
 
     cdef size_t forward(self, Input packet_reader, bytes data, double now) except? 0:
         """Have go on at once what can; where that ends."""
-        cdef size_t at = packet_reader.answered(data, 0)
-        cdef Run run = packet_reader.peek(data, at)
+        cdef size_t at
+        cdef Run run
+        if isinstance(packet_reader, LinkReader) and is_silent(packet_reader, now):
+            return 0
+        at = packet_reader.answered(data, 0)
+        run = packet_reader.peek(data, at)
         while run is not None and self.forward_run(packet_reader, run):
             at = packet_reader.answered(data, packet_reader.peeked)
             run = packet_reader.peek(data, at)

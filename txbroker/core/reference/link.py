@@ -19,6 +19,12 @@ MOST_KNOWN = 1000
 LONGEST_KNOWN = 200
 """Maximum number of known batch headers, and the maximum size of each in bytes."""
 
+SILENT = 2.0
+"""
+Seconds after which a link counts as silent. What comes next may have waited in the sockets, as
+heartbeats come each second. So nothing of it is forwarded before the caller has looked.
+"""
+
 COUNT = 4
 """
 Bytes at the end of a batch header that hold the number of its publishes, little-endian.
@@ -62,6 +68,10 @@ class LinkReader:
     def first_byte(self) -> int | None:
         """First byte of the incomplete frame, or None."""
         return self._framer.first_byte
+
+    def is_silent(self, now: float) -> bool:
+        """True if nothing came for so long that what comes may have waited."""
+        return self.heard_at > 0 and now - self.heard_at > SILENT
 
     def trust(self, max_frame: int) -> None:
         """Raise the maximum frame size, for a peer that is trusted now."""

@@ -228,8 +228,9 @@ class Sockets:
         self._answers.clear()
         self._router.is_quiet = True
         try:
+            ready = epoll.poll(timeout, BATCH)
             now, left = clock(), []
-            for descriptor, events in epoll.poll(timeout, BATCH):
+            for descriptor, events in ready:
                 packet_reader = self._packet_readers.get(descriptor)
                 is_read = events & ~ENDED == EPOLLIN
                 if packet_reader is None or not (is_read and interest[descriptor] & EPOLLIN):
@@ -266,6 +267,8 @@ class Sockets:
 
     def _forward(self, packet_reader: PacketReader | LinkReader, data: bytes, now: float) -> int:
         """Forward the runs at the start of `data`; return the number of bytes forwarded."""
+        if isinstance(packet_reader, LinkReader) and packet_reader.is_silent(now):
+            return 0
         at = packet_reader.answered(data)
         while (peeked := packet_reader.peek(data[at:])) is not None and self._forward_run(
             packet_reader, peeked[0]
