@@ -121,6 +121,11 @@ class Client:
         return target
 
 
+def pairs(left: list[tuple[Any, range]]) -> list[tuple[Any, int]]:
+    """What `fan_out` left, one by one: the cores need not have the same ranges."""
+    return [(session, index) for session, indices in left for index in indices]
+
+
 def a_client(core: Any, name: str = "client", **keys: Any) -> Client:
     """One that has an exchange for itself."""
     return Client(core, core.Router(lambda: None), name, **keys)

@@ -6,7 +6,7 @@ import socket
 from select import EPOLLIN, epoll
 from typing import Any
 
-from tests.core.cores import Client, Session, answer
+from tests.core.cores import Client, Session, answer, pairs
 from txbroker.core.reference.link import COUNT
 from txbroker.mqtt.wire.framing import Framer
 from txbroker.mqtt.wire.property_list import LISTED_LEVEL
@@ -90,7 +90,7 @@ class World:
         return self.way
 
     def _leave(self, run: Any, left: list[Any]) -> None:
-        self.left.append((self.look_at_run(run), left))
+        self.left.append((self.look_at_run(run), _by_session(left)))
 
     def _find_link(self, key: Any) -> Any:
         return self.sender if key is VALUES[2] else None
@@ -370,7 +370,7 @@ class World:
         runs, place, found = self.runs[-1 - index % 4 :], 0, []
         while place < len(runs):
             place, left = self.router.fan_out_some(runs, place, part)
-            found.append((place, left))
+            found.append((place, _by_session(left)))
         return found
 
     def do_matching(self, index: int, message: int, client: int) -> Any:
@@ -411,7 +411,7 @@ class World:
                 taken = self.router.accepted_count(routed, VALUES[1])
                 edges = [(peers, one.raw) for peers, one in self.router.receivers(routed)]
                 left = self.router.fan_out(routed, part)
-                found.append((route, taken, edges, left))
+                found.append((route, taken, edges, _by_session(left)))
             if run.qos:
                 one = self.clients[client]
                 if is_here:
@@ -521,6 +521,14 @@ class World:
             [packet_writer in places and places.index(packet_writer) for packet_writer in one]
             for one in taken
         ]
+
+
+def _by_session(left: list[tuple[Any, range]]) -> list[tuple[Any, list[int]]]:
+    """What `fan_out` left: the cores need not have the same ranges."""
+    found: dict[Any, list[int]] = {}
+    for session, index in pairs(left):
+        found.setdefault(session, []).append(index)
+    return list(found.items())
 
 
 def _rest(end: socket.socket) -> bytes:

@@ -292,7 +292,7 @@ class DeliveryReceiver:
         """True if live messages of QoS 0 may go to clients at once."""
         return not (self._waiting or self._backpressure.active or self._claims_here.read)
 
-    def _deliver_rest(self, run: Run, left: list[tuple[Session, int]]) -> None:
+    def _deliver_rest(self, run: Run, left: list[tuple[Session, range]]) -> None:
         """Deliver the run to the sessions that could not get it directly."""
         self._edge.delivery.deliver_left(run, self._route.part, left)
 

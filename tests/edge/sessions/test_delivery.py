@@ -99,7 +99,7 @@ def deliver_later(options: int) -> WaitingRecords:
     run: Any = UnreadRun()
     session: Any = Behind(options)
     tested = Delivery(none, none, Router(lambda: None), now=Clock().now, again=lambda: None)
-    tested.deliver_left(run, PART, [(session, 0), (session, 1)])
+    tested.deliver_left(run, PART, [(session, range(2))])
     return session.waiting
 
 
@@ -126,7 +126,7 @@ def test_a_group_takes_live_messages_in_one_run() -> None:
     session.sender.attach(sink)
     tested = Delivery(none, none, Router(lambda: None), now=Clock().now, again=lambda: None)
     run = read_run([Message("t", b"", 1)] * 5, 1)
-    tested.deliver_left(run, PART, [(session, index) for index in range(5)])
+    tested.deliver_left(run, PART, [(session, range(5))])
 
     assert {PART: [1, 2, 3]} == dict(session.durable_sender.open_runs())
     assert (3, 3) == (session.places.behind[PART].offset, session.places.taken[PART])
@@ -148,7 +148,7 @@ def test_a_group_that_has_caught_up_takes_what_follows_in_a_run(
     session.places.get_ahead(PART, ahead)
     tested = Delivery(none, none, router, now=Clock().now, again=lambda: None)
     run = read_run([Message("t", b"", 1)] * 3, 5)
-    tested.deliver_left(run, PART, [(session, index) for index in range(3)])
+    tested.deliver_left(run, PART, [(session, range(3))])
 
     assert in_runs == [o for _, offsets in session.durable_sender.open_runs() for o in offsets]
     flights = [entry.place for _, entry in session.durable_sender.flows()]
@@ -188,9 +188,7 @@ class Crowd:
 
     def deliver(self, run: Any) -> None:
         """Deliver a run to all of them."""
-        self.tested.deliver_left(
-            run, PART, [(s, index) for index in range(run.count) for s in self.sessions]
-        )
+        self.tested.deliver_left(run, PART, [(s, range(run.count)) for s in self.sessions])
 
     def got(self) -> list[list[bytes]]:
         """The payloads, of one byte, that each has got by now."""
@@ -288,7 +286,7 @@ def test_a_session_that_is_behind_is_left_alone_when_time_is_up() -> None:
         session.places.behind[PART].waiting = WaitingRecords(seen=0, end=0)
     crowd.watcher.events.clear()
     again = read_run([Message("t", b"2", 1)], 6)
-    crowd.tested.deliver_left(again, PART, [(session, 0) for session in late])
+    crowd.tested.deliver_left(again, PART, [(session, range(1)) for session in late])
     assert [None] * len(late) == [session.places.behind[PART].waiting for session in late]
     assert {4} == {session.places.behind[PART].offset for session in late}
     assert not [event for event in crowd.watcher.events if event == ("room",)]
@@ -307,5 +305,5 @@ def test_a_new_group_holds_no_qos0() -> None:
     tested = Delivery(none, none, router, now=Clock().now, again=lambda: None)
     tested.listen(session, subscription)
     subscription.collect(is_fresh=True)
-    tested.deliver_left(run_of_qos0([b"1"]), PART, [(session, 0)])
+    tested.deliver_left(run_of_qos0([b"1"]), PART, [(session, range(1))])
     assert [] == subscription.held

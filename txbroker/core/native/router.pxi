@@ -443,10 +443,9 @@ cdef class Router:
         """
         Give a run to the clients that are here; `part` is where it lies in a journal.
 
-        Returns which sessions cannot get which of its messages straight.
+        Returns which sessions cannot get which of its messages straight, as ranges of these.
         """
-        cdef list sessions = []  # of `left`, kept alive
-        cdef vector[uint32_t] left
+        cdef list left = []
         cdef vector[int64_t] offsets
         cdef size_t index = 0, last, stop = 0, count = run.entries_.size()
         cdef Range ways
@@ -459,14 +458,15 @@ cdef class Router:
                 stop = self.look_up(run, index)
             ways = self.ways_for(run.entries_[index].plan)
             last = index + 1
-            if run.qos:
-                self.give_qos12(run, index, ways, number, offsets[index], sessions, left)
-            elif ways.start != ways.stop:
+            if ways.start != ways.stop:
                 last = self.alike(run, index, stop)
-                self.give_qos0(run, index, last, ways, sessions, left)
+                if run.qos:
+                    self.give_qos12(run, index, last, ways, number, offsets, left)
+                else:
+                    self.give_qos0(run, index, last, ways, left)
             index = last
         self.notify_output()
-        return [(sessions[place], left[place]) for place in range(left.size())]
+        return left
 
     def fan_out_some(self, list runs not None, Py_ssize_t start, part):
         """
@@ -521,13 +521,16 @@ cdef class Router:
         return found
 
     cdef size_t alike(self, Run run, size_t index, size_t stop) except 0:
-        """Where the messages end, at `stop` or before, that follow this one and go its ways."""
+        """
+        Where the messages end, at `stop` or before, that go its ways; at QoS 0, where also their
+        bytes no longer follow one another.
+        """
         cdef const Entry* one = &run.entries_[index]
         cdef uint32_t number = self.plans.set_for(one.plan, TARGET), last = one.plan
         cdef size_t end = one.end
         for index in range(index + 1, stop):
             one = &run.entries_[index]
-            if one.start != end:
+            if one.start != end and not run.qos:
                 return index
             if one.plan != last and self.plans.set_for(one.plan, TARGET) != number:
                 return index
@@ -535,51 +538,83 @@ cdef class Router:
         return stop
 
     cdef int give_qos0(
-        self, Run run, size_t index, size_t stop, Range ways, list sessions, vector[uint32_t]& left
+        self, Run run, size_t index, size_t stop, Range ways, list left
     ) except -1:
         """Give messages of QoS 0 that follow one another to all who get them, as they came."""
-        cdef vector[Borrowed] others
-        cdef Borrowed session
         cdef Target target
         cdef bint is_plain
         cdef size_t at = ways.start
+        cdef object those = None
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
             if is_plain and target.packet_writer.is_direct:
                 target.packet_writer.put_qos0(run, index, stop)
                 self.delivered += stop - index
-            else:
-                others.push_back(<Borrowed>target.session)
-        if others.size():
-            for index in range(index, stop):
-                for session in others:
-                    sessions.append(<object>session)
-                    left.push_back(<uint32_t>index)
+                continue
+            if those is None:
+                those = range(index, stop)
+            left.append((target.session, those))
         return 0
 
     cdef int give_qos12(
-        self, Run run, size_t index, Range ways, uint32_t part, int64_t offset, list sessions,
-        vector[uint32_t]& left,
+        self, Run run, size_t index, size_t stop, Range ways, uint32_t part,
+        const vector[int64_t]& offsets, list left,
     ) except -1:
-        """Give a message of QoS 1 or 2 to all who get it, at their QoS."""
+        """
+        Give messages of QoS 1 or 2 that go the same ways to all who get them, at their QoS.
+
+        Who cannot get one of them gets none of those behind it, and is not asked again. To ask each
+        of 9,000 sessions a hundred times took a third of a second.
+        """
         cdef const Entry* one = &run.entries_[index]
+        cdef vector[Borrowed] open
         cdef Target target
         cdef bint is_plain
-        cdef size_t at = ways.start
+        cdef size_t at = ways.start, place, kept
         cdef Content content = run.content(one)
+        cdef object those = range(index, stop)
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
-            content.qos = min(target.qos, one.qos)
-            content.has_list = target.packet_writer.has_lists()
-            if is_plain and self.deliver(target.packet_writer, content, part, offset):
-                self.delivered += 1
+            if is_plain and self.give(target, content, one.qos, part, offsets[index]):
+                open.push_back(<Borrowed>target)
             else:
-                if target.packet_writer.has_window:
-                    target.packet_writer.is_direct = False  # what follows may not overtake
-                sessions.append(target.session)
-                left.push_back(<uint32_t>index)
+                self.leave(target, those, left)
+        for index in range(index + 1, stop):
+            if open.empty():
+                break
+            one = &run.entries_[index]
+            content = run.content(one)
+            those, kept = None, 0
+            for place in range(open.size()):
+                target = <Target>open[place]
+                if self.give(target, content, one.qos, part, offsets[index]):
+                    open[kept] = open[place]
+                    kept += 1
+                    continue
+                if those is None:
+                    those = range(index, stop)
+                self.leave(target, those, left)
+            open.resize(kept)
+        return 0
+
+    cdef bint give(
+        self, Target target, Content& content, uint8_t qos, uint32_t part, int64_t offset
+    ) except -1:
+        """Give one message of this QoS to one session; False: it cannot get it straight."""
+        content.qos = min(target.qos, qos)
+        content.has_list = target.packet_writer.has_lists()
+        if not self.deliver(target.packet_writer, content, part, offset):
+            return False
+        self.delivered += 1
+        return True
+
+    cdef int leave(self, Target target, those, list left) except -1:
+        """Leave these messages of a run to the caller."""
+        if target.packet_writer.has_window:
+            target.packet_writer.is_direct = False  # what follows may not overtake
+        left.append((target.session, those))
         return 0
 
     cdef bint deliver(

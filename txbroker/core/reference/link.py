@@ -54,7 +54,7 @@ class LinkReader:
         self.is_open = False
         self.received = self.most = 0
         self.may_take: Callable[[], bool] | None = None
-        self.leave: Callable[[Run, list[tuple[Any, int]]], None]
+        self.leave: Callable[[Run, list[tuple[Any, range]]], None]
         self.heard_at = 0.0
         self._known: dict[bytes, tuple[str, str]] = {}  # by header without its count
         self._header = b""

@@ -280,7 +280,7 @@ class Router:
 
     def forward(
         self, run: Run, route: Any, verdict: Any, edge: Any
-    ) -> list[tuple[Any, int]] | None:
+    ) -> list[tuple[Any, range]] | None:
         """
         Call `fan_out` for a QoS 0 run that goes by this route, with this verdict, to this edge
         only.
@@ -291,13 +291,13 @@ class Router:
             return None
         return self.fan_out(run, None)
 
-    def fan_out(self, run: Run, part: Any) -> list[tuple[Any, int]]:
+    def fan_out(self, run: Run, part: Any) -> list[tuple[Any, range]]:
         """
         Deliver a run to the clients of this node; `part` is its part of a journal.
 
-        Return the sessions and message indexes that could not be delivered directly.
+        Return the sessions, with ranges of message indexes, that could not be delivered directly.
         """
-        left: list[tuple[Any, int]] = []
+        left: list[tuple[Any, range]] = []
         for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
             best: dict[Any, tuple[Target, bool]] = {}
             for _, target in self.targets.match(topic):
@@ -314,12 +314,12 @@ class Router:
                     # A later message must not overtake this one, which the journal still has.
                     if target.packet_writer.has_window and run.qos:
                         target.packet_writer.is_direct = False
-                    left.append((session, index))
+                    left.append((session, range(index, index + 1)))
         return left
 
     def fan_out_some(
         self, runs: list[Run], start: int, part: Any
-    ) -> tuple[int, list[tuple[Any, int]]]:
+    ) -> tuple[int, list[tuple[Any, range]]]:
         """
         Call `fan_out` for runs from `start` on, until one leaves messages or fills a packet writer.
 

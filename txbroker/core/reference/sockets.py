@@ -48,8 +48,8 @@ FED = 1 << 30
 Way = tuple[Any, Any, Any, Callable[[list[Run]], None] | None]
 """Route, verdict, this node's own edge, and the callback that journals runs."""
 
-Left = list[tuple[Any, int]]
-"""Sessions, each with the index of a message of a run that it cannot receive directly."""
+Left = list[tuple[Any, range]]
+"""Sessions, each with indexes of messages of a run that it cannot receive directly."""
 
 
 class Watching(Protocol):

@@ -198,7 +198,7 @@ class LocalLink:
         self._authority.append_run(run, receipt=(self, run))
         return True
 
-    def deliver_rest(self, run: Run, left: list[tuple[Session, int]]) -> None:
+    def deliver_rest(self, run: Run, left: list[tuple[Session, range]]) -> None:
         """Deliver to the sessions that the core could not serve straight."""
         assert self._route is not None
         self._edge.delivery.deliver_left(run, self._route.part, left)

@@ -16,7 +16,7 @@ are read from the journal, in the session's turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txbroker.core import Router, Run
 from txbroker.edge.routing.resolver_cache import ResolverCache
@@ -144,17 +144,18 @@ class Delivery:
             place, left = self._router.fan_out_some(runs, place, part)
             self.deliver_left(runs[place - 1], part, left)
 
-    def deliver_left(self, run: Run, part: JournalId, left: list[tuple[Session, int]]) -> None:
+    def deliver_left(self, run: Run, part: JournalId, left: list[tuple[Session, range]]) -> None:
         """
         Deliver to `left`, the sessions (with the run's indices) that the core could not serve
         straight.
         """
-        sessions: dict[Session, list[int]] = {}
-        last: Session | None = None
-        for session, index in left:
-            if session is not last:
-                last, those = session, sessions.setdefault(session, [])
-            those.append(index)
+        sessions: dict[Session, Sequence[int]] = {}
+        for session, those in left:
+            known = sessions.get(session)
+            if isinstance(known, list):
+                known += those
+            else:
+                sessions[session] = those if known is None else [*known, *those]
         if sessions:
             began = self._now()
             until = self._until(began, run.qos)
@@ -182,7 +183,7 @@ class Delivery:
         return now + (KEPT_FOR if qos else self.slices.longest) - self.slices.spent
 
     def _give_kept(
-        self, session: Session, messages: _Messages, indices: list[int], until: float
+        self, session: Session, messages: _Messages, indices: Sequence[int], until: float
     ) -> None:
         """Deliver messages of QoS 1 and 2 to one session, or have the session read them."""
         run, part = messages.run, messages.part
@@ -202,7 +203,7 @@ class Delivery:
             self._give_later(session, steps, len(rest), messages)
 
     def _give_qos0(
-        self, session: Session, messages: _Messages, indices: list[int], until: float
+        self, session: Session, messages: _Messages, indices: Sequence[int], until: float
     ) -> None:
         """Deliver messages of QoS 0 to one session, now or late."""
         sink = session.sink
@@ -219,7 +220,7 @@ class Delivery:
             steps = self._give_late(session, messages, rest, is_read=False)
             self._give_later(session, steps, len(rest), messages)
 
-    def _give_until(self, choice: _Choice, indices: list[int], until: float) -> int:
+    def _give_until(self, choice: _Choice, indices: Sequence[int], until: float) -> int:
         """Deliver messages of a run one by one, up to the time `until`; return how many."""
         for given, index in enumerate(indices):
             if self._now() >= until:
@@ -284,7 +285,7 @@ class Delivery:
             self._late_size -= held.release()
 
     def _give_late(
-        self, session: Session, messages: _Messages, indices: list[int], *, is_read: bool
+        self, session: Session, messages: _Messages, indices: Sequence[int], *, is_read: bool
     ) -> Iterator[None]:
         choice = _Choice(self._router, session, messages)
         for given, index in enumerate(indices, 1):
@@ -304,7 +305,7 @@ class Delivery:
         yield
 
     def _is_only_counted(
-        self, session: Session, part: JournalId, run: Run, indices: list[int]
+        self, session: Session, part: JournalId, run: Run, indices: Sequence[int]
     ) -> bool:
         """
         True if a session that is behind in the part reads all these QoS 1 and 2 messages later.
@@ -326,7 +327,9 @@ class Delivery:
         self._delivered += len(indices)
         return True
 
-    def _is_launched(self, session: Session, part: JournalId, run: Run, indices: list[int]) -> bool:
+    def _is_launched(
+        self, session: Session, part: JournalId, run: Run, indices: Sequence[int]
+    ) -> bool:
         """
         True if a group that is current takes these messages in a run, as far as there is room.
 
@@ -357,7 +360,7 @@ class Delivery:
         self._delivered += those.count
         return True
 
-    def _deliver_live(self, choice: _Choice, indices: list[int], until: float) -> int:
+    def _deliver_live(self, choice: _Choice, indices: Sequence[int], until: float) -> int:
         """
         Deliver the first of these messages to a durable session that is current; return how many.
 
