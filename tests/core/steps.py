@@ -257,6 +257,9 @@ class Steps:
     def _step_clear(self) -> Step:
         return "state", self._client(), True, False
 
+    def _step_pass_by(self) -> Step:
+        return "pass_by", self._client(), self._part() if self._chance(2) else None
+
     def _step_pump(self) -> Step:
         return "pump", self._client()
 

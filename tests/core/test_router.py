@@ -201,6 +201,25 @@ def test_each_session_is_told_of_its_own_messages(core: Any) -> None:
 
 
 @both
+def test_a_session_that_reads_a_part_is_passed_by(core: Any) -> None:
+    """It reads in its turn what is of QoS 1 or 2 there; all else concerns it."""
+    router = core.Router(lambda: None)
+    reader, other = Client(core, router, "reader"), Client(core, router, "other")
+    for client in (reader, other):
+        client.subscribe("#", 1)
+        client.packet_writer.is_direct = False
+    part, another = "part", "another"
+    reader.packet_writer.reads = part
+    runs = [a_run(core, publish(b"a", b"", qos)) for qos in (0, 1)]
+
+    assert [other.session] == [session for session, _ in router.fan_out(runs[1], part)]
+    for run, its in ((runs[1], another), (runs[0], part), (runs[0], None)):
+        assert [reader.session, other.session] == [one for one, _ in router.fan_out(run, its)]
+    reader.packet_writer.reads = None
+    assert 2 == len(router.fan_out(runs[1], part))
+
+
+@both
 def test_a_slow_client_loses_qos0_and_nobody_else_does(core: Any) -> None:
     router = core.Router(lambda: None)
     slow, other, shut = (Client(core, router, name) for name in ("slow", "other", "shut"))

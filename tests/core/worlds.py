@@ -491,6 +491,9 @@ class World:
         packet_writer.is_direct, packet_writer.is_shut = is_direct, is_shut
         packet_writer.is_told = is_shut
 
+    def do_pass_by(self, client: int, part: str | None) -> None:
+        self.clients[client].packet_writer.reads = part
+
     def do_take(self, client: int) -> Any:
         return self.clients[client].packet_writer.dequeue()
 

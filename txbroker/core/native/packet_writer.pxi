@@ -16,6 +16,7 @@ cdef class PacketWriter:
 
     cdef Router router
     cdef public object connection
+    cdef public object reads
     cdef Output output
     cdef Window* window  # NULL until something is to be kept in it
     cdef Aliases* aliases  # NULL where the client offers none

@@ -461,7 +461,7 @@ cdef class Router:
             if ways.start != ways.stop:
                 last = self.alike(run, index, stop)
                 if run.qos:
-                    self.give_qos12(run, index, last, ways, number, offsets, left)
+                    self.give_qos12(run, index, last, ways, part, number, offsets, left)
                 else:
                     self.give_qos0(run, index, last, ways, left)
             index = last
@@ -558,7 +558,7 @@ cdef class Router:
         return 0
 
     cdef int give_qos12(
-        self, Run run, size_t index, size_t stop, Range ways, uint32_t part,
+        self, Run run, size_t index, size_t stop, Range ways, part, uint32_t number,
         const vector[int64_t]& offsets, list left,
     ) except -1:
         """
@@ -577,7 +577,9 @@ cdef class Router:
         while at < ways.stop:
             target = self.best(at, &is_plain)
             at += self.ways[at].more + 1
-            if is_plain and self.give(target, content, one.qos, part, offsets[index]):
+            if part is not None and target.packet_writer.reads is part:
+                continue
+            if is_plain and self.give(target, content, one.qos, number, offsets[index]):
                 open.push_back(<Borrowed>target)
             else:
                 self.leave(target, those, left)
@@ -589,7 +591,7 @@ cdef class Router:
             those, kept = None, 0
             for place in range(open.size()):
                 target = <Target>open[place]
-                if self.give(target, content, one.qos, part, offsets[index]):
+                if self.give(target, content, one.qos, number, offsets[index]):
                     open[kept] = open[place]
                     kept += 1
                     continue

@@ -87,6 +87,8 @@ class PacketWriter:
     After `open_window`, QoS 1 and 2 of a clean session are stored in this object only. Attributes:
 
     - `is_direct`: True if live messages may bypass the session, which has no earlier ones.
+    - `reads`: the part of a journal whose messages of QoS 1 and 2 pass the session by, as it reads
+      them in its turn; None: no part.
     - `is_shut`: True to discard QoS 0; `dropped` counts the discarded messages.
     - `fills`: how often the window became full; `is_told`: True if this needs no handling.
     - `descriptor`: the socket for direct writes, or -1.
@@ -105,6 +107,7 @@ class PacketWriter:
         on_fill: Callable[[], None],
     ) -> None:
         self.is_direct = False
+        self.reads: Any = None
         self.is_shut = False
         self.dropped = 0
         self.level = 4

@@ -301,13 +301,12 @@ class Router:
         for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
             best: dict[Any, tuple[Target, bool]] = {}
             for _, target in self.targets.match(topic):
-                known = best.get(target.session)
-                is_plain = target.is_plain and (known is None or known[1])
-                if known is None or target.qos > known[0].qos:
-                    best[target.session] = target, is_plain
-                else:
-                    best[target.session] = known[0], is_plain
+                known, is_plain = best.get(target.session, (target, True))
+                highest = target if target.qos > known.qos else known
+                best[target.session] = highest, is_plain and target.is_plain
             for session, (target, is_plain) in best.items():
+                if run.qos and part is not None and target.packet_writer.reads is part:
+                    continue
                 if is_plain and self._deliver(target, run, index, one, part):
                     self.delivered += 1
                 else:

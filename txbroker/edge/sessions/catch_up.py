@@ -175,7 +175,7 @@ class CatchUp:
         for cursor in list(session.places.behind.values()):  # a transition may add a cursor
             waiting = cursor.waiting
             if waiting is None:
-                waiting = cursor.waiting = WaitingRecords(cursor.offset, self._end(cursor))
+                waiting = session.places.count(cursor, self._end(cursor))
             uncounted = waiting.uncounted(cursor.offset)
             is_known = not uncounted or waiting.rest is not None
             if not is_known and not self._count_chunk(session, cursor, waiting, is_counting=False):

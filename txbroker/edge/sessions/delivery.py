@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txbroker.core import Router, Run
 from txbroker.edge.routing.resolver_cache import ResolverCache
+from txbroker.edge.sessions.delivery_messages import RunMessages, SingleMessage
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.subscribe_request import HELD_LIMIT
 from txbroker.model.log_position import JournalId, LogPosition
@@ -36,7 +37,8 @@ KEPT_FOR = 0.02
 """
 Seconds of a turn in which sessions that need a decision get messages of QoS 0, and of QoS 1 and 2.
 
-To be read from the journal costs more than to be delivered live. So it is for crowds alone.
+To be read from the journal costs more than to be delivered live. So it is for crowds alone. For
+sessions that are behind messages are only counted: beyond `LONGEST`, the messages pass these by.
 """
 
 MOST_LATE = 20_000
@@ -113,22 +115,26 @@ class Delivery:
         `place` is the message's place in its zone's journal, with offset 0 for QoS 0; None: `$SYS`.
         `is_read`: sessions that get the message at QoS 1 or 2 read it from the journal.
         """
-        apex = None if place is None else place.part.zone
+        part = None if place is None else place.part
+        apex = None if part is None else part.zone
+        kept_part = part if message.qos else None
         found: dict[Session, list[Subscription]] = {}
         for _, target in self._router.targets.match(message.topic):
+            if kept_part is not None and target.packet_writer.reads is kept_part:
+                continue
             session, subscription = target.session, target.subscription
             if apex not in subscription.pending:
                 found.setdefault(session, []).append(subscription)
         began = self._now()
         until = self._until(began, message.qos)
-        single = _Single(message, place, is_read=is_read)
+        single = SingleMessage(message, place, is_read=is_read)
         for session, subscriptions in found.items():
             is_busy = not message.qos and self.slices.is_busy(session)
-            if self._now() < until and not is_busy:
+            if self._has_time(session, kept_part, until) and not is_busy:
                 self._give_single(session, subscriptions, single)
             elif message.qos and place is not None and not is_read:
                 if not self._is_read_later(session, place):
-                    read = _Single(message, place, is_read=True)
+                    read = SingleMessage(message, place, is_read=True)
                     self._give_later(session, self._give_late_single(session, read), 1, read)
             else:
                 self._give_later(session, self._give_late_single(session, single), 1, single)
@@ -159,7 +165,7 @@ class Delivery:
         if sessions:
             began = self._now()
             until = self._until(began, run.qos)
-            messages = _Messages(run, part)
+            messages = RunMessages(run, part)
             give = self._give_kept if run.qos else self._give_qos0
             for session, indices in sessions.items():
                 give(session, messages, indices, until)
@@ -182,13 +188,18 @@ class Delivery:
         """Return the time until which messages are delivered in this turn."""
         return now + (KEPT_FOR if qos else self.slices.longest) - self.slices.spent
 
+    def _has_time(self, session: Session, part: JournalId | None, until: float) -> bool:
+        """True if the session gets messages in this turn, or has them counted."""
+        is_counted = part is not None and session.is_behind and part in session.places.behind
+        return self._now() < (until - KEPT_FOR + LONGEST if is_counted else until)
+
     def _give_kept(
-        self, session: Session, messages: _Messages, indices: Sequence[int], until: float
+        self, session: Session, messages: RunMessages, indices: Sequence[int], until: float
     ) -> None:
         """Deliver messages of QoS 1 and 2 to one session, or have the session read them."""
         run, part = messages.run, messages.part
         given = 0
-        if self._now() < until:
+        if self._has_time(session, part, until):
             if self._is_only_counted(session, part, run, indices):
                 return
             if self._is_launched(session, part, run, indices):
@@ -203,7 +214,7 @@ class Delivery:
             self._give_later(session, steps, len(rest), messages)
 
     def _give_qos0(
-        self, session: Session, messages: _Messages, indices: Sequence[int], until: float
+        self, session: Session, messages: RunMessages, indices: Sequence[int], until: float
     ) -> None:
         """Deliver messages of QoS 0 to one session, now or late."""
         sink = session.sink
@@ -240,7 +251,7 @@ class Delivery:
                 choice.forget()
 
     def _give_single(
-        self, session: Session, subscriptions: Iterable[Subscription], single: _Single
+        self, session: Session, subscriptions: Iterable[Subscription], single: SingleMessage
     ) -> None:
         """Deliver one message that is in no run."""
         message = single.message
@@ -261,10 +272,14 @@ class Delivery:
         elif any(s.qos for s in subscriptions):
             session.places.fall_behind(place)
             session.request_records()
-        return all(s.qos for s in subscriptions)
+        is_all_read = all(s.qos for s in subscriptions)
+        if is_all_read:
+            # Otherwise each message asks each of thousands of sessions again.
+            session.pass_by(place.part)
+        return is_all_read
 
     def _give_later(
-        self, session: Session, steps: Iterator[None], count: int, held: _Messages | _Single
+        self, session: Session, steps: Iterator[None], count: int, held: RunMessages | SingleMessage
     ) -> None:
         """Deliver late messages, which `held` has in memory; drop them if there are too many."""
         if self._late + count > MOST_LATE or self._late_size > LATE_BYTES:
@@ -275,7 +290,7 @@ class Delivery:
             self.slices.start(session, self._end_late(steps, count, held))
 
     def _end_late(
-        self, steps: Iterator[None], count: int, held: _Messages | _Single
+        self, steps: Iterator[None], count: int, held: RunMessages | SingleMessage
     ) -> Iterator[None]:
         """Take the steps, and count the messages as late no more."""
         try:
@@ -285,7 +300,7 @@ class Delivery:
             self._late_size -= held.release()
 
     def _give_late(
-        self, session: Session, messages: _Messages, indices: Sequence[int], *, is_read: bool
+        self, session: Session, messages: RunMessages, indices: Sequence[int], *, is_read: bool
     ) -> Iterator[None]:
         choice = _Choice(self._router, session, messages)
         for given, index in enumerate(indices, 1):
@@ -296,7 +311,7 @@ class Delivery:
                 yield
         session.update_live()
 
-    def _give_late_single(self, session: Session, single: _Single) -> Iterator[None]:
+    def _give_late_single(self, session: Session, single: SingleMessage) -> Iterator[None]:
         if session.sink is not None:
             subscriptions = session.matching(single.message.topic)
             apex = None if single.place is None else single.place.part.zone
@@ -471,55 +486,6 @@ class Delivery:
                 subscribing.finish()
 
 
-class _Held:
-    """Bytes that late messages keep in memory, counted once."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._uses = 0
-
-    def hold(self) -> int:
-        """Count one more use; return the bytes that the first one adds."""
-        self._uses += 1
-        return self._size if self._uses == 1 else 0
-
-    def release(self) -> int:
-        """Count one use less; return the bytes that are free after the last one."""
-        self._uses -= 1
-        return 0 if self._uses else self._size
-
-
-class _Messages(_Held):
-    """The messages of a run, each decoded once."""
-
-    def __init__(self, run: Run, part: JournalId) -> None:
-        super().__init__(run.size)
-        self.run = run
-        self.part = part
-        self._known: dict[int, Message] = {}
-
-    def message(self, index: int) -> Message:
-        """Return the message at `index`."""
-        known = self._known.get(index)
-        if known is None:
-            known = self._known[index] = self.run.message(index)
-        return known
-
-    def place(self, index: int) -> LogPosition:
-        """Return the place of the message at `index`."""
-        return LogPosition(self.part, self.run.offset(index))
-
-
-class _Single(_Held):
-    """A message that is in no run; the other fields are those of `Delivery.deliver`."""
-
-    def __init__(self, message: Message, place: LogPosition | None, *, is_read: bool) -> None:
-        super().__init__(message.size)
-        self.message = message
-        self.place = place
-        self.is_read = is_read
-
-
 class _Choice:
     """
     Chooses the subscriptions of a session that count for a message of a run.
@@ -528,7 +494,7 @@ class _Choice:
     thousands.
     """
 
-    def __init__(self, router: Router, session: Session, messages: _Messages) -> None:
+    def __init__(self, router: Router, session: Session, messages: RunMessages) -> None:
         self.session = session
         self.messages = messages
         self._router = router

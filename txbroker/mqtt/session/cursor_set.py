@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId, LogPosition
-from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription
+from txbroker.mqtt.session.cursor import Cursor, MergedPart, Subscription, WaitingRecords
 
 _NO_CURSORS: Final[Mapping[JournalId, Cursor]] = MappingProxyType({})
 _NO_OFFSETS: Final[Mapping[JournalId, int]] = MappingProxyType({})
@@ -158,6 +158,12 @@ class CursorSet:
         else:
             cursor.offset = min(cursor.offset, place.offset - 1)
         self._session.save()
+
+    def count(self, cursor: Cursor, end: int) -> WaitingRecords:
+        """Count the records up to `end` that wait behind the cursor, and those that come live."""
+        cursor.waiting = WaitingRecords(cursor.offset, end)
+        self._session.update_live()
+        return cursor.waiting
 
     def catch_up(self, cursor: Cursor) -> None:
         """End catch-up at the cursor: all records behind it are taken."""

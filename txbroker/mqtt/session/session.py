@@ -415,6 +415,16 @@ class Session:
         sink = self.sender.sink
         if sink is not None:
             sink.packet_writer.is_direct = self._is_plain and not self.subscribing
+            sink.packet_writer.reads = None
+
+    def pass_by(self, part: JournalId) -> None:
+        """
+        Let live messages of QoS 1 and 2 of a part pass the session by, which reads all of them in
+        its turn, until its state changes.
+        """
+        sink = self.sender.sink
+        if sink is not None and not self.subscribing:
+            sink.packet_writer.reads = part
 
     def is_live(self, part: JournalId) -> bool:
         """True if live messages of the part may go to the connected client."""
