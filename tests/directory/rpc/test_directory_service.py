@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.storage.test_committer import run_apart
+from txbroker.directory.effects import Pause, SendRequest
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
 from txbroker.directory.rpc import directory_calls
@@ -107,6 +108,45 @@ def test_an_answer_waits_for_what_it_rests_on(
     run_apart(scenario())
 
 
+@pytest.mark.parametrize("own_suffices", [False, True])
+def test_a_lookup_at_two_keepers_needs_no_task(own_suffices: bool) -> None:
+    """Each task costs a CONNECT two turns of the loop, which a storm makes long."""
+
+    async def scenario() -> None:
+        made, taken, asked = shell(Disk()), [], []
+
+        async def call(name: str, request: Request) -> None:
+            asked.append(name)
+
+        def take(name: str, reply: Any) -> bool:
+            taken.append((name, reply))
+            return own_suffices
+
+        made._calls.call = call  # type: ignore[method-assign]
+        await made._ask(SendRequest(calls=(("b", LOOKUP), ("me", LOOKUP)), take=take))
+        own = ("me", Answers(answers=()))
+        assert taken == ([own] if own_suffices else [own, ("b", None)])
+        assert asked == ([] if own_suffices else ["b"])
+
+    run_apart(scenario())
+
+
+def test_a_pause_ends_when_a_keeper_has_answered_or_its_time_is_over() -> None:
+    async def scenario() -> None:
+        made, is_so = shell(Disk()), False
+        pausing = asyncio.create_task(made._pause(Pause(seconds=600.0, until=lambda: is_so)))
+        await asyncio.sleep(0)
+        for is_so in (False, True):
+            made._end_pauses()
+            made._end_pauses()
+            await asyncio.sleep(0)
+            assert (pausing.done(), len(made._pauses)) == (is_so, not is_so)
+        await made._pause(Pause(seconds=0.001))
+        assert {} == made._pauses
+
+    run_apart(scenario())
+
+
 def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they go in one request, or after a while: a call for each turn held up all others."""
 
@@ -153,7 +193,7 @@ def test_lookups_wait_for_the_answer_to_earlier_ones(monkeypatch: pytest.MonkeyP
         for _, over in asked[1:]:
             over.set_result(None)
         assert [1, 1, 1, 1] == [len(found.answers) for found in await asyncio.gather(*answers)]
-        assert {} == made._last_lookups
+        assert {} == made._lookups
 
     run_apart(scenario())
 

@@ -9,9 +9,9 @@ clients.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -69,12 +69,16 @@ LOOKUP_PAUSE = 0.1
 
 @attrs.define(slots=True, eq=False)
 class _Lookups:
-    """The ids of one request to one keeper; `earlier`: a request that has no reply yet."""
+    """The ids of one request to one keeper; `alarm` sends it, however late earlier replies are."""
 
-    earlier: _Lookups | None
+    alarm: asyncio.TimerHandle | None = None
     client_ids: list[str] = attrs.Factory(list)
     is_answered: asyncio.Event = attrs.Factory(asyncio.Event)
     answer: Reply | None = None
+
+
+_Key = tuple[str, bytes]
+"""Of lookups that may go in one request: the keeper's name, and the view of the members."""
 
 
 class Tables(Protocol):
@@ -109,8 +113,7 @@ class DirectoryCalls:
         self._tasks = tasks
         self._now = now
         self._claims: Counter[str] = Counter()  # unanswered, by keeper
-        self._lookups: dict[tuple[str, bytes], _Lookups] = {}
-        self._last_lookups: dict[tuple[str, bytes], _Lookups] = {}  # until they are answered
+        self._lookups: dict[_Key, deque[_Lookups]] = {}  # to be sent, while a sender runs
 
     def wire(self, directory: Directory) -> None:
         """Set the directory whose calls these are."""
@@ -201,34 +204,44 @@ class DirectoryCalls:
         nodes.
         """
         key = name, request.view
-        gathered = self._lookups.get(key)
-        if gathered is None:
-            gathered = _Lookups(self._last_lookups.get(key))
-            self._lookups[key] = self._last_lookups[key] = gathered
-            self._tasks.start(self._send_lookups(key, gathered))
+        waiting = self._lookups.get(key)
+        if waiting is None:
+            waiting = self._lookups[key] = deque((_Lookups(),))
+            self._tasks.start(self._send_lookups(key, waiting))
+        elif not waiting or len(waiting[-1].client_ids) >= LOOKUPS:
+            waiting.append(_Lookups())
+            loop = asyncio.get_running_loop()
+            send = partial(self._send_now, key, waiting, waiting[-1])
+            waiting[-1].alarm = loop.call_later(LOOKUP_PAUSE, send)
+        gathered = waiting[-1]
         first = len(gathered.client_ids)
         gathered.client_ids += request.client_ids
-        if len(gathered.client_ids) >= LOOKUPS:
-            del self._lookups[key]
         await gathered.is_answered.wait()
         answer = gathered.answer
         if not isinstance(answer, Answers):
             return answer
         return Answers(answers=answer.answers[first : first + len(request.client_ids)])
 
-    async def _send_lookups(self, key: tuple[str, bytes], gathered: _Lookups) -> None:
-        earlier, gathered.earlier = gathered.earlier, None
+    async def _send_lookups(self, key: _Key, waiting: deque[_Lookups]) -> None:
+        """Send the gathered lookups, one request after the reply to the other."""
         try:
-            if earlier is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(earlier.is_answered.wait(), LOOKUP_PAUSE)
-            # The request has all lookups of this turn by now.
-            if self._lookups.get(key) is gathered:
-                del self._lookups[key]
-            name, view = key
-            request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
+            while waiting:
+                await self._send_gathered(key, waiting.popleft())
+        finally:
+            del self._lookups[key]
+
+    def _send_now(self, key: _Key, waiting: deque[_Lookups], gathered: _Lookups) -> None:
+        """Send lookups though an earlier request has no reply."""
+        waiting.remove(gathered)
+        self._tasks.start(self._send_gathered(key, gathered))
+
+    async def _send_gathered(self, key: _Key, gathered: _Lookups) -> None:
+        """Send one request, which has all lookups of this turn by now."""
+        if gathered.alarm is not None:
+            gathered.alarm.cancel()
+        name, view = key
+        request = Lookup(view=view, client_ids=tuple(gathered.client_ids))
+        try:
             gathered.answer = await self.send(name, request)
         finally:
-            if self._last_lookups.get(key) is gathered:
-                del self._last_lookups[key]
             gathered.is_answered.set()

@@ -23,10 +23,12 @@ from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.member_checks import check_request
 from txbroker.directory.members import LIMIT
 from txbroker.directory.requests import (
+    Lookup,
     OtherView,
     Ping,
     Register,
     Registered,
+    Reply,
     Request,
     ShareMembers,
 )
@@ -78,7 +80,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         self._flush_queue = flush_queue
         self._counters = counters
         self._now = now
-        self._pauses: dict[asyncio.Event, Callable[[], bool]] = {}
+        self._pauses: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._ready = asyncio.Event()
         self._is_hurrying = False
         self._left_out = 0
@@ -222,33 +224,39 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         if any(name != me for name, _ in step.calls):
             return False
         for name, request in step.calls:
-            answer = self._directory.handle(me, request)
-            if step.take(name, None if isinstance(answer, OtherView) else answer):
+            if step.take(name, self._answer(request)):
                 break
         return True
 
     async def _pause(self, pause: Pause) -> None:
-        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        alarm = loop.call_later(pause.seconds, _end, over)
         self._pauses[over] = pause.until
         try:
-            await asyncio.wait_for(over.wait(), pause.seconds)
-        except TimeoutError:
-            pass
+            await over
         finally:
+            alarm.cancel()
             del self._pauses[over]
 
     def _end_pauses(self) -> None:
         for over, is_so in self._pauses.items():
             if is_so():
-                over.set()
+                _end(over)
 
     async def _ask(self, step: effects.SendRequest) -> None:
-        if len(step.calls) == 1:
-            ((name, request),) = step.calls
+        calls = step.calls
+        if isinstance(calls[0][1], Lookup):
+            # It changes nothing here. A task for the own answer costs a CONNECT two turns.
+            if self._look_up_here(step):
+                return
+            calls = tuple(call for call in calls if call[0] != self._directory.members.name)
+        if len(calls) == 1:
+            ((name, request),) = calls
             step.take(name, await self._calls.call(name, request))
             return
         done = asyncio.Event()
-        left = len(step.calls)
+        left = len(calls)
 
         async def one(name: str, request: Request) -> None:
             nonlocal left
@@ -258,9 +266,20 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
                 if step.take(name, answer) or left == 0:
                     done.set()
 
-        for name, request in step.calls:
+        for name, request in calls:
             self._tasks.start(one(name, request))
         await done.wait()
+
+    def _look_up_here(self, step: effects.SendRequest) -> bool:
+        """Take this node's own answers; return True if these are enough."""
+        me = self._directory.members.name
+        own = [request for name, request in step.calls if name == me]
+        return any(step.take(me, self._answer(request)) for request in own)
+
+    def _answer(self, request: Request) -> Reply | None:
+        """Return this node's own answer; None: it sees other members than the request."""
+        answer = self._directory.handle(self._directory.members.name, request)
+        return None if isinstance(answer, OtherView) else answer
 
     # internal: members
 
@@ -336,6 +355,12 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
                 self._flush_queue.end()
         finally:
             self._is_hurrying = False
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    """End a pause; it may have ended in this turn."""
+    if not over.done():
+        over.set_result(None)
 
 
 def _checked(request: Request) -> Request:
