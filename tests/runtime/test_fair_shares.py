@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from txbroker.runtime.fair_shares import (
+    CREDIT,
     CROWD,
     ENOUGH,
     HURRIED,
@@ -193,6 +194,27 @@ def test_what_one_used_while_nobody_waited_is_forgotten(bench: Bench) -> None:
     for _ in range(20):
         bench.turn()
     assert "long here" in bench.done
+
+
+def test_whoever_was_light_for_long_comes_before_those_who_have_just_come(bench: Bench) -> None:
+    """In a storm of connections, each of them as light, it waited for dozens of turns."""
+    for number in range(50):
+        bench.shares.serve(Client(bench, f"much {number}", 1_000))
+    known = Client(bench, "known", 1, CREDIT / 2, share=FairShare(0.0))
+    for _ in range(400):
+        bench.turn()
+    for number in range(30):
+        bench.shares.serve(Client(bench, f"new {number}", 1, TURN))
+    came = []
+    for _ in range(4):
+        known.steps = 1
+        bench.shares.serve(known)
+        bench.done.clear()
+        while known.steps:
+            bench.turn()
+        came.append(bench.done.index("known"))
+    assert came[:2] == [0, 0]
+    assert came[2] > 10  # the credit is used up
 
 
 def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:

@@ -5,7 +5,7 @@ A client may send more work in one read than other clients should wait for. So e
 share of half a millisecond. A worker with work left is *late*, and waits in a queue. The node does
 not read its connection meanwhile, so the rest stays in the kernel. The queue is ordered by use: the
 worker that has used least is next. So a light worker is served at once, however many workers are
-heavy.
+heavy, or have just come.
 
 A newcomer is a connection that has not identified its client yet. A newcomer has usually sent its
 first packet only. So the node reads a waiting newcomer until it sends more, unless newcomers crowd.
@@ -37,6 +37,13 @@ Seconds of all work in a turn while a caller waits for many turns: a node's answ
 
 A sync's thread, its end and the next sync each wait for the end of a turn. With long turns a
 publish of QoS 1 waited for eight of them.
+"""
+
+CREDIT = 0.002
+"""
+Seconds of use by which a worker that was light for long goes before those that have just come.
+
+Otherwise a light client waits behind each connection of a storm, as each of these is as light.
 """
 
 LIGHT = 0.0001
@@ -241,7 +248,7 @@ class FairShares:
 
     def _used_by(self, worker: ShareWorker) -> float:
         share = worker.share
-        return self._floor if share is None else max(share.used, self._floor)
+        return self._floor if share is None else max(share.used, self._floor - CREDIT)
 
     def _run_worker(self, worker: ShareWorker, *, is_new: bool) -> None:
         floor = self._floor
@@ -262,7 +269,7 @@ class FairShares:
             share = worker.share
             if share is None:
                 share = worker.share = FairShare(floor)
-            share.used = max(share.used, floor) + took
+            share.used = max(share.used, floor - CREDIT) + took
             self._top = max(self._top, share.used)
         if has_more:
             self._defer(worker)
