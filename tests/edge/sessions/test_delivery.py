@@ -337,7 +337,12 @@ def count(session: Session) -> None:
     session.places.count(session.places.behind[PART], 6)
 
 
-@pytest.mark.parametrize("change", [end, subscribe_anew, count])
+def add(session: Session) -> None:
+    """It may want messages at QoS 0, for which no journal is read."""
+    session.add(Subscription("t/#", 0))
+
+
+@pytest.mark.parametrize("change", [end, subscribe_anew, count, add])
 def test_a_session_whose_state_changes_is_passed_by_no_more(
     change: Callable[[Session], None],
 ) -> None:

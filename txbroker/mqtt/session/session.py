@@ -331,6 +331,8 @@ class Session:
         subscription.changed = self._changed
         if self._changed is not None:
             self._changed[topic_filter] = None
+        if self.sender.sink is not None:
+            self.sender.sink.packet_writer.reads = None  # it may want what no journal is read for
 
     def drop(self, topic_filter: str) -> Subscription:
         """Remove a subscription, and return it."""
