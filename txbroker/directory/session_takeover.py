@@ -128,7 +128,9 @@ class SessionTakeovers:
             if not search.go_on:
                 yield Pause(seconds=RETRY)
         if self._is_fresh and is_wanted() and client_id not in self._ownership.held:
-            return self._begin(search, search.generation + 1)
+            begun = self._begin(search, search.generation + 1)
+            if begun is not None:
+                return begun
         if search.claimed and client_id not in self._ownership.held:
             self._replicator.withdraw(client_id, search.claimed)
         if not is_wanted():
@@ -405,11 +407,15 @@ class SessionTakeovers:
             persistent=True,
         )
 
-    def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound:
+    def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound | None:
+        """Begin the session; None: this node, a keeper, knows a clean one that ends it at once."""
         owned = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
         self._ownership.store(search.client_id, owned)
         self._replicator.forget(search.client_id)
         self._register(search.client_id, owned)
+        if search.client_id not in self._ownership.held:
+            search.reason = "a clean session of the client began at another node"
+            return None
         return SessionFound(present=False)
 
     def _register(self, client_id: str, owned: OwnedSession) -> None:
