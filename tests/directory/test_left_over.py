@@ -143,10 +143,13 @@ class Life:
                 yield from self._answered(connection)
                 yield self.random.choice((0.0, 0.02, 0.1))
                 if connection is not None:
-                    connection.lost(is_will_due=False)
+                    self._leave(connection)
                     if clean and connection.present is not None:
                         self.discarded.add(client_id)
                 yield self.random.choice((0.0, 0.0, 0.02, 0.05, 0.1, 0.3))
+
+    def _leave(self, connection: Connection) -> None:
+        connection.lost(is_will_due=False)
 
     def _connect(self, client_id: str, clean: bool) -> Connection | None:
         node = self.site.nodes[self.random.choice(list(self.site.nodes))]
