@@ -36,7 +36,7 @@ _PURE_FILES = """
     link.batch_headers link.delivery_receiver link.delivery_sender link.frames link.held_frames
     link.interest_answers
     link.held_answers link.link_client link.link_hello link.link_port link.link_server
-    link.owner_checks link.publish_receiver link.publish_sender
+    link.owner_checks link.publish_receiver link.publish_sender link.queue_ages
     pipeline.archives.manifest pipeline.report_page.markup pipeline.report_page.page
     pipeline.report_page.treemap pipeline.source.positions pipeline.source.ranges rpc.call_headers
     rpc.link_convert

@@ -1,0 +1,72 @@
+"""
+The age of messages that wait for an edge's credit.
+
+The queue to a slow edge has up to a window of them, for as long as its link lives. So the time of
+an item that expires is noted when the item has to wait, and taken off when it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from txbroker.core import Run
+from txbroker.journal.zone_journal import Record
+
+UNAGED = 1_000_000
+"""Microseconds of waiting that count as none: what is left of an interval is rounded up."""
+
+
+class QueueAges:
+    """The moments from which items of one queue wait; `now` returns microseconds."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._since: dict[int, int] = {}  # by the identity of an item that the queue has
+
+    def note(self, item: Record | Run) -> None:
+        """Note that the item has to wait from now on."""
+        if _expires(item):
+            self._since[id(item)] = self._now()
+
+    def take(self, items: list[Record | Run]) -> list[Record | Run]:
+        """Return items that leave, with what is left of the intervals."""
+        if not self._since:
+            return items
+        return [part for item in items for part in self._aged(item)]
+
+    def _aged(self, item: Record | Run) -> Iterable[Record | Run]:
+        since = self._since.pop(id(item), None)
+        waited = 0 if since is None else self._now() - since
+        if waited < UNAGED:
+            return (item,)
+        if isinstance(item, Record):
+            return (_less(item, waited),)
+        places = range(item.count)
+        return [_less(Record(item.offset(n), item.message(n)), waited) for n in places]
+
+
+def _expires(item: Record | Run) -> bool:
+    if isinstance(item, Run):
+        return item.has_properties and item.expires
+    return item.message.expiry is not None
+
+
+def _less(record: Record, waited: int) -> Record:
+    expiry = record.message.expiry
+    if expiry is None:
+        return record
+    return attrs.evolve(record, message=record.message.with_expiry(expiry - waited / 1e6))
+
+
+def measure(item: Record | Run) -> tuple[int, int, int, int]:
+    """Return the item's first offset, count, QoS and size."""
+    if isinstance(item, Run):
+        return item.offset(0), item.count, item.qos, item.size
+    return item.offset, 1, item.message.qos, item.message.size
+
+
+def ranges_of(item: Record | Run) -> Sequence[tuple[int, int]]:
+    """Return the item's offsets as ranges: first offset and count."""
+    return item.ranges() if isinstance(item, Run) else ((item.offset, 1),)
