@@ -208,13 +208,17 @@ def test_a_session_that_reads_a_part_is_passed_by(core: Any) -> None:
     for client in (reader, other):
         client.subscribe("#", 1)
         client.packet_writer.is_direct = False
+    clients = [reader.session, other.session]
     part, another = "part", "another"
     reader.packet_writer.reads = part
     runs = [a_run(core, publish(b"a", b"", qos)) for qos in (0, 1)]
 
     assert [other.session] == [session for session, _ in router.fan_out(runs[1], part)]
+    assert [other.session] == [target.session for target in router.targets_of("a", part)]
+    for its in (another, None):
+        assert clients == [target.session for target in router.targets_of("a", its)]
     for run, its in ((runs[1], another), (runs[0], part), (runs[0], None)):
-        assert [reader.session, other.session] == [one for one, _ in router.fan_out(run, its)]
+        assert clients == [one for one, _ in router.fan_out(run, its)]
     reader.packet_writer.reads = None
     assert 2 == len(router.fan_out(runs[1], part))
 

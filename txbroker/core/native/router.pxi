@@ -479,6 +479,24 @@ cdef class Router:
             if left or self.full or start == len(runs):
                 return start, left
 
+    def targets_of(self, str topic not None, part):
+        """As in the reference."""
+        cdef bytes text = topic.encode()
+        cdef Target target
+        cdef list found = []
+        cdef Range ways
+        cdef size_t at
+        if self.generation != self.nodes.levels.generation:
+            self.forget()
+        elif self.is_full() or self.plans.count() > self.cache_limit:
+            self.make_room()
+        ways = self.ways_for(self.plans.number_of(bytes_of(text), len(text)))
+        for at in range(ways.start, ways.stop):
+            target = <Target>self.ways[at].target
+            if part is None or target.packet_writer.reads is not part:
+                found.append(target)
+        return found
+
     def way(self, Run run not None, size_t index):
         """As in the reference."""
         return self.epoch << 32 | self.plans.set_for(self.plan_of(run, index), TARGET)

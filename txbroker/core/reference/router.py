@@ -300,13 +300,11 @@ class Router:
         left: list[tuple[Any, range]] = []
         for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
             best: dict[Any, tuple[Target, bool]] = {}
-            for _, target in self.targets.match(topic):
+            for target in self.targets_of(topic, part if run.qos else None):
                 known, is_plain = best.get(target.session, (target, True))
                 highest = target if target.qos > known.qos else known
                 best[target.session] = highest, is_plain and target.is_plain
             for session, (target, is_plain) in best.items():
-                if run.qos and part is not None and target.packet_writer.reads is part:
-                    continue
                 if is_plain and self._deliver(target, run, index, one, part):
                     self.delivered += 1
                 else:
@@ -330,6 +328,11 @@ class Router:
             if left or self._full or start == len(runs):
                 return start, left
 
+    def targets_of(self, topic: str, part: Any) -> list[Target]:
+        """Return the targets for a topic, without those of sessions that read the part anyway."""
+        found = [target for _, target in self.targets.match(topic)]
+        return [t for t in found if part is None or t.packet_writer.reads is not part]
+
     def way(self, run: Run, index: int) -> object:
         """
         Return a key for the set of `targets` that match a message of a run.
@@ -343,8 +346,7 @@ class Router:
         """Return the subscriptions of a connected session that match a message of a run."""
         one = run.entries[index]
         topic = run.data[one.topic : one.topic_end].decode()
-        targets = (target for _, target in self.targets.match(topic))
-        return [target.subscription for target in targets if target.session is session]
+        return [t.subscription for t in self.targets_of(topic, None) if t.session is session]
 
     def answer(self, runs: list[Run]) -> list[tuple[Run, list[int]]]:
         """

@@ -119,9 +119,7 @@ class Delivery:
         apex = None if part is None else part.zone
         kept_part = part if message.qos else None
         found: dict[Session, list[Subscription]] = {}
-        for _, target in self._router.targets.match(message.topic):
-            if kept_part is not None and target.packet_writer.reads is kept_part:
-                continue
+        for target in self._router.targets_of(message.topic, kept_part):
             session, subscription = target.session, target.subscription
             if apex not in subscription.pending:
                 found.setdefault(session, []).append(subscription)
