@@ -16,6 +16,7 @@ from tests.support.wire5 import (
     AUTH_METHOD,
     MAXIMUM_PACKET,
     PROBLEM_INFO,
+    REASON_STRING,
     RECEIVE_MAXIMUM,
     RESPONSE_INFO_WANTED,
     SESSION_EXPIRY,
@@ -72,7 +73,30 @@ def test_other_protocol_is_refused(broker5: Bench5) -> None:
     """CONNACK 0x84 reveals the server to a client of level 5."""
     client = broker5.open()
     client.send(wire5.connect("x", name="MQTX"))
-    assert client.read_to_the_end() == b"\x20\x03\x00\x84\x00"
+    assert REASON_STRING in client.expect_refused(0x84)
+
+
+@level5_statement("MQTT-2.1.3-1", "MQTT-3.1.4-1")
+@pytest.mark.parametrize("flags", [1, 2, 4, 8])
+def test_flags_of_connect(broker5: Bench5, flags: int) -> None:
+    """Flags in the first byte: CONNACK 0x81."""
+    data = bytearray(wire5.connect("x"))
+    data[0] |= flags
+    client = broker5.open()
+    client.send(bytes(data))
+    client.expect_refused(0x81)
+
+
+@level5_statement("MQTT-3.1.4-1", "MQTT-1.5.5-1")
+@pytest.mark.parametrize("listed", [b"", b"\x40", b"\x80\x00", b"\xff\xff\xff\xff\x01"])
+def test_property_list_that_cannot_be_read(broker5: Bench5, listed: bytes) -> None:
+    """CONNACK 0x81 with its reason, unless bytes of the list may set a limit."""
+    for rest, is_told in ((b"\0\0", True), (bytes([MAXIMUM_PACKET, 0, 0, 0, 5]), False)):
+        body = b"\0\4MQTT\5\2\0\0" + listed + rest
+        client = broker5.open()
+        client.send(bytes([0x10, len(body)]) + body)
+        found = client.expect_refused(0x81)
+        assert (REASON_STRING in found) == is_told or not listed
 
 
 @level5_statement("MQTT-3.1.4-1", "MQTT-3.2.2-6", "MQTT-3.2.2-7", "MQTT-4.13.2-1")

@@ -182,9 +182,11 @@ class ConnectAdmission(ConnectionOutput):
     def _refuse_illegal(self, violation: ProtocolViolation) -> None:
         """Send the CONNACK that tells of a violation, if the client's level has one."""
         first_byte, body = violation.frame
-        if first_byte == CONNECT:  # The packet was not decoded; the client's limit counts even so.
+        if first_byte >> 4 == CONNECT >> 4:
+            # The packet was not decoded; the client's limit counts even so.
+            is_whole = violation.rule != "limits.packet"
             self._level = refusal_level(body)
-            self.packet_writer.max_packet = refusal_limit(body)
+            self.packet_writer.max_packet = refusal_limit(body, is_whole=is_whole)
         if self._level >= LEVEL_5:
             self._send_answer(refused(violation.reason_code, violation.reason))
         elif violation.connack is not None:

@@ -13,7 +13,12 @@ from txbroker.mqtt.wire.fields import FieldReader, text_of, trailing, truncated
 from txbroker.mqtt.wire.level5_clauses import names_level_5
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.packets import Connect, Will
-from txbroker.mqtt.wire.properties import decode_properties, packet_limit, split_properties
+from txbroker.mqtt.wire.properties import (
+    decode_properties,
+    may_limit,
+    packet_limit,
+    split_properties,
+)
 from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.mqtt.wire.return_codes import ConnackCode, ProtocolViolation
 
@@ -121,20 +126,23 @@ LEAST_CONNACK: Final = 5
 """Bytes of a CONNACK of level 5 without properties."""
 
 
-def refusal_limit(body: bytes) -> int:
+def refusal_limit(body: bytes, *, is_whole: bool) -> int:
     """
     Return the largest CONNACK that the sender of an illegal CONNECT of level 5 accepts; 0: any.
 
-    Where that cannot be read, the CONNACK must do without properties.
+    Where a limit is there and cannot be read, the CONNACK must do without properties.
     """
-    if not body.startswith(LEVEL_5):
-        return LEAST_CONNACK
-    fields = FieldReader(body, len(LEVEL_5))
+    at = 2 + int.from_bytes(body[:2])
+    if body[at : at + 1] != LEVEL_5[-1:]:
+        return LEAST_CONNACK  # Fields of a later level may have another layout.
+    fields = FieldReader(body, at + 1)
+    limit: int | None = None
     try:
         fields.byte(), fields.uint16()
         limit = packet_limit(fields.property_list())
     except ProtocolViolation:
-        limit = None
+        if is_whole and not may_limit(body[at:]):
+            limit = 0
     return LEAST_CONNACK if limit is None else limit
 
 

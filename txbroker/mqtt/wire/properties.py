@@ -236,9 +236,14 @@ def packet_limit(raw: bytes) -> int | None:
                 least = min(least or value, value)
     except (KeyError, ProtocolViolation):
         # Properties behind an unknown or malformed one cannot be told apart.
-        if not least and _MAXIMUM_PACKET_SIZE in raw[start:]:
+        if not least and may_limit(raw[start:]):
             return None
     return least
+
+
+def may_limit(raw: bytes) -> bool:
+    """True if a list that cannot be read may have a maximum packet size."""
+    return _MAXIMUM_PACKET_SIZE in raw
 
 
 def encode_properties(properties: Properties) -> bytes:
