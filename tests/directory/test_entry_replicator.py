@@ -7,7 +7,7 @@ import pytest
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import SLICE, EntryReplicator
+from txbroker.directory.entry_replicator import ATTEMPTS, SLICE, EntryReplicator
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
@@ -196,6 +196,64 @@ def test_a_keeper_in_a_new_life_gets_the_complete_list() -> None:
 
         assert sent[-1].last
         assert bench.there() == kept(1)
+
+
+def fail_once(bench: Bench) -> bool:
+    """True if a batch is sent now; nobody answers it."""
+    batch = bench.batch()
+    if batch is not None:
+        bench.registrar.failed("b", batch, bench.now)
+    return batch is not None
+
+
+def test_attempts_do_not_follow_the_messages_of_a_busy_member() -> None:
+    """A busy member tells much and answers late; these attempts would keep it busy."""
+    bench = Bench()
+    bench.registrar.set(kept(1))
+    bench.pump()
+    bench.registrar.set(kept(2))
+    attempts = 0
+    for _ in range(100):
+        bench.now += 0.05
+        bench.registrar.met("b", 1)
+        attempts += fail_once(bench)
+
+    assert 5 <= attempts <= 10
+
+
+def test_a_member_that_was_away_is_told_at_once() -> None:
+    """Its first message says that it is back."""
+    bench = Bench()
+    bench.registrar.set(kept(1))
+    bench.pump()
+    bench.registrar.set(kept(2))
+    for _ in range(10):
+        bench.now += 1.0
+        fail_once(bench)
+    bench.now += 0.01
+    assert not fail_once(bench)
+    bench.registrar.met("b", 1)
+
+    assert fail_once(bench)
+
+
+def test_attempts_of_a_large_site_are_few() -> None:
+    """Of all its members together, while nobody answers."""
+    bench = Bench()
+    names = [f"n{number}" for number in range(49)]
+    for name in names:
+        bench.join(name)
+    bench.now = bench.registrar.calm
+    made = 0
+    for _ in range(6_000):
+        bench.now += 0.01
+        for name in ("b", *names):
+            batch = bench.registrar.batch(name, bench.now)
+            if batch is not None:
+                made += bench.now > bench.registrar.calm + 30
+                bench.registrar.failed(name, batch, bench.now)
+
+    assert made / 30 <= ATTEMPTS / 50
 
 
 def test_one_more_is_no_news_to_those_who_keep_what_they_kept() -> None:

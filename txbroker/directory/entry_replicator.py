@@ -53,8 +53,13 @@ If fifty nodes start together, lists between all of them would delay their joins
 LONGEST_PAUSE = 1.0
 """Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
 
-ATTEMPTS = 20
-"""Upper bound of attempts a second while all other members are away."""
+ATTEMPTS = 200
+"""
+Upper bound of attempts a second of all members together, while nobody answers in time.
+
+Fifty nodes whose machine was busy for a moment sent one another a thousand calls a second. All of
+them came too late, and were sent again.
+"""
 
 
 class EntryReplicator:
@@ -280,9 +285,15 @@ class EntryReplicator:
     def met(self, name: str, life: int) -> None:
         """Note that the member sent a message, and the life of its process."""
         peer = self._peers.get(name)
-        if peer is not None and peer.failures:
+        if peer is None:
+            return
+        now = self._now()
+        # A busy member tells much and answers late: attempts that followed its messages would keep
+        # it busy.
+        if peer.failures and now - peer.heard > 2 * peer.pause:
             peer.due = 0.0
-        if peer is None or peer.life == life:
+        peer.heard = now
+        if peer.life == life:
             return
         if peer.life:
             peer.start_over()
@@ -347,7 +358,7 @@ class EntryReplicator:
             return
         peer.failures += 1
         peer.due = now + peer.pause
-        peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) / ATTEMPTS))
+        peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) ** 2 / ATTEMPTS))
         if peer.is_listed or (batch.sync and batch.sync == peer.sync):
             peer.requeue(batch)  # a restarted list has another number
 

@@ -27,6 +27,7 @@ class ReplicaPeer:
     - `relays`: ids in this node's replica of which the peer became a keeper when the members
       changed.
     - `change`: the number of that change, until all its consequences have been sent; 0: none.
+    - `heard`: when the peer sent a message last.
     - `silence`: the version of the silent members that the peer knows.
     - `told`: the generations that were pending for the ids of the batch in flight.
     """
@@ -51,6 +52,7 @@ class ReplicaPeer:
     pause: float = FIRST_PAUSE
     due: float = 0.0
     answered: float = 0.0
+    heard: float = 0.0
     failures: int = 0
 
     def has_heard(self, client_id: str) -> bool:
