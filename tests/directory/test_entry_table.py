@@ -263,47 +263,6 @@ def test_what_is_on_its_way_is_asked_about() -> None:
     assert (kept("a", 2),) == asked(book)
 
 
-def test_what_was_said_is_swept_and_its_denial_counts() -> None:
-    """A lost end is made up for. What its node has said since the question stays."""
-    book = entries()
-    for client_id in ("denied", "confirmed", "said", "later"):
-        book.store(kept("a", 2, client_id))
-    book.store(attrs.evolve(clean("a", 1), client_id="connection"))
-    assert asked(book) == ()
-    book.deny(kept("a", 2, "denied"))
-    book.sweep(3)
-    assert ["denied", "confirmed", "said"] == [entry.client_id for entry in asked(book)]
-    book.store(kept("a", 2, "said"))
-    book.confirm(kept("a", 2, "confirmed"))
-    for client_id in ("denied", "confirmed", "said"):
-        book.deny(kept("a", 2, client_id))
-    book.check()
-
-    assert book.get("denied") is None
-    assert (kept("a", 2, "confirmed"), kept("a", 2, "said")) == (
-        book.get("confirmed"),
-        book.get("said"),
-    )
-    book.sweep(3)
-    assert ["later"] == [entry.client_id for entry in asked(book)]
-    book.sweep(3)
-    assert ["later", "confirmed", "said"] == [entry.client_id for entry in asked(book)]
-
-
-def test_what_is_swept_and_doubted_is_confirmed_as_hearsay() -> None:
-    """Its node left the site meanwhile: the question recurs."""
-    book = entries()
-    book.store(kept("a", 2))
-    book.sweep(9)
-    book.doubt({"a"})
-    assert (kept("a", 2),) == asked(book)
-    book.confirm(kept("a", 2))
-    book.check()
-    assert asked(book) == ()
-    book.mark_unconfirmed()
-    assert (kept("a", 2),) == asked(book)
-
-
 def test_what_was_confirmed_is_asked_about_again() -> None:
     """Its node may tell the end only to others."""
     book = entries()

@@ -53,9 +53,6 @@ AGAIN = 30.0
 Seconds after which a node is asked again about confirmed entries that the node itself did not send.
 """
 
-SWEPT = 2_000
-"""Ids in this keeper's table of which the nodes are asked in that time, if all is in order."""
-
 
 @attrs.define(slots=True, eq=False)
 class _Fresh:
@@ -98,15 +95,12 @@ class EntryConflicts:
         self._fresh.pop(client_id, None)
 
     def tick(self) -> None:
-        """
-        Forget clean sessions older than `FRESH`; ask again about confirmed entries, and sweep.
-        """
+        """Forget clean sessions older than `FRESH`, and ask again about confirmed entries."""
         now = self._now()
         self._fresh = {c: one for c, one in self._fresh.items() if now - one.since <= FRESH}
         if now >= self._again:
             self._again = now + AGAIN
             self._replica.entries.mark_unconfirmed()
-            self._replica.entries.sweep(SWEPT)
 
     # from the keepers of our entries
 
@@ -126,8 +120,7 @@ class EntryConflicts:
         """
         Act on entries that a keeper sent unasked.
 
-        Entries of sessions that are arriving here stay undone: the keeper asks again. A session
-        that moved is not denied: until it hears of the move, the keeper would know of none.
+        Entries of sessions that are arriving here stay undone: the keeper asks again.
         """
         done, denied = [], []
         for entry in request.entries:
@@ -136,7 +129,7 @@ class EntryConflicts:
             if is_missing and self._may_come(entry.client_id):
                 continue
             done.append(entry.client_id)
-            if is_missing and not self._has_moved(entry):
+            if is_missing:
                 denied.append(entry.client_id)
         return Superseded(client_ids=tuple(done), denied=tuple(denied))
 
@@ -174,11 +167,6 @@ class EntryConflicts:
     def _is_missing(self, other: DirectoryEntry) -> bool:
         """True if the entry names this node, and no session is here."""
         return other.node == self._members.name and other.client_id not in self._replicator.own
-
-    def _has_moved(self, other: DirectoryEntry) -> bool:
-        """True if the session went on from here, and few keepers know that."""
-        gone = self._replicator.gone.get(other.client_id)
-        return gone is not None and gone.order > other.order
 
     def _may_come(self, client_id: str) -> bool:
         """True if the session of that id may be here soon, or if a void copy of it is here."""

@@ -9,7 +9,7 @@ wills, or with such losers are durable; those of mere connections are not.
 What only others say of a node is *hearsay*, and so is what an earlier life of this node knew. The
 node itself confirms hearsay or denies it. Its own list may have come before, so nothing else would
 end the hearsay. A claim is hearsay until its session is registered: it may come when its node has
-given it up. What a node has said of kept sessions is *swept*: some at a time are asked about.
+given it up.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class EntryTable:
         self._wills: dict[str, dict[str, None]] = {}
         self._hearsay: dict[str, dict[str, None]] = {}
         self._confirmed: dict[str, dict[str, None]] = {}
-        self._swept: dict[str, dict[str, None]] = {}
-        self._unswept: Iterator[str] = iter(())
         self._lists: dict[str, int] = {}
         for _, value in table.items():
             self._load(value)
@@ -194,54 +192,33 @@ class EntryTable:
 
     def hearsay(self, node: str, count: int) -> tuple[DirectoryEntry, ...]:
         """
-        Return at most `count` entries of the node that are hearsay, or swept.
+        Return at most `count` entries that name the node without the node's own word.
 
         The least recently asked entries come first. A moved session may have ended before any node
         here heard of the move.
         """
-        ids: list[str] = []
-        for known in (self._hearsay, self._swept):
-            of_node = known.get(node, {})
-            asked = list(islice(of_node, count - len(ids)))
-            for client_id in asked:
-                of_node[client_id] = of_node.pop(client_id)
-            ids += asked
-        return tuple(self._records[client_id].entry for client_id in dict.fromkeys(ids))
+        of_node = self._hearsay.get(node, {})
+        ids = list(islice(of_node, count))
+        for client_id in ids:
+            of_node[client_id] = of_node.pop(client_id)
+        return tuple(self._records[client_id].entry for client_id in ids)
 
     def nodes_of_hearsay(self) -> tuple[str, ...]:
-        """Return the nodes that such entries name: the directory asks these nodes."""
-        return tuple(self._hearsay | self._swept)
-
-    def sweep(self, count: int) -> None:
-        """
-        Let the next `count` ids be asked about if their nodes have said that they hold the session.
-
-        An end that was lost on its way to this keeper would leave the entry for ever.
-        """
-        ids = list(islice(self._unswept, count))
-        if not ids:
-            self._unswept = iter(list(self._records))
-            ids = list(islice(self._unswept, count))
-        for client_id in ids:
-            record = self._records.get(client_id)
-            if record is None or record.ended or not record.is_said:
-                continue
-            if record.entry.persistent:
-                self._swept.setdefault(record.entry.node, {})[client_id] = None
+        """Return the nodes that hearsay entries name: the directory asks these nodes."""
+        return tuple(self._hearsay)
 
     def confirm(self, entry: DirectoryEntry) -> None:
         """
-        Note that the node, when asked, confirmed the session of that entry.
+        Note that the node, when asked, confirmed the session of that entry; the question recurs
+        later.
 
-        The question about hearsay recurs later. The node may send the session's end to other
-        keepers only: its site or its view of the members differs.
+        The node may send the session's end to other keepers only: its site or its view of the
+        members differs.
         """
-        record = self._records.get(entry.client_id)
-        if record is None or record.ended or record.entry.order != entry.order:
-            return
-        self._forget_hearsay(entry)
-        if not record.is_said:
-            self._confirmed.setdefault(entry.node, {})[entry.client_id] = None
+        client_id, of_node = entry.client_id, self._hearsay.get(entry.node, {})
+        if client_id in of_node and self._records[client_id].entry.order == entry.order:
+            self._forget_hearsay(entry)
+            self._confirmed.setdefault(entry.node, {})[client_id] = None
 
     def mark_unconfirmed(self) -> None:
         """Turn confirmed entries into hearsay again, so that their nodes are asked once more."""
@@ -254,12 +231,12 @@ class EntryTable:
         End an entry that its node, when asked, denied.
 
         The answer and the node's other messages have no common order. Thus a denial ends no entry
-        that the node itself has sent since the question.
+        that the node itself has sent.
         """
         record = self._records.get(entry.client_id)
-        if record is None or record.ended or record.entry.order != entry.order:
+        if record is None or record.entry.order != entry.order:
             return
-        if not record.is_said or entry.client_id in self._swept.get(entry.node, {}):
+        if not (record.is_said or record.ended):
             self._end(record)
 
     def doubt(self, nodes: Collection[str]) -> None:
@@ -352,7 +329,7 @@ class EntryTable:
         self._forget_hearsay(record.entry)
 
     def _forget_hearsay(self, entry: DirectoryEntry) -> None:
-        for known in (self._hearsay, self._confirmed, self._swept):
+        for known in (self._hearsay, self._confirmed):
             of_node = known.get(entry.node)
             if of_node is not None and of_node.pop(entry.client_id, 0) is None and not of_node:
                 del known[entry.node]
