@@ -183,6 +183,7 @@ HARDER: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.timeout(400)  # a history takes a minute and a half of a busy machine
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("order", HARDER)
 def test_nothing_stays_in_harder_orders(order: str, seed: int) -> None:
