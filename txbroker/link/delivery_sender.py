@@ -27,7 +27,7 @@ from txbroker.core import PacketWriter, Run, Sender
 from txbroker.journal.zone_journal import Record
 from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short, join_ranges
 from txbroker.link.frames import encode_frame, packets_of
-from txbroker.link.queue_ages import QueueAges, measure, ranges_of
+from txbroker.link.queue_ages import QueueAges
 from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalId
@@ -155,7 +155,7 @@ class DeliverySender:
         ordered(self, 20, "0 <= consumed <= sent", 0, self.consumed, sent)
         ordered(self, 20, "sent <= consumed + window", sent, self.consumed + WINDOW + LARGEST)
         live = [item for item in self._queue if isinstance(item, Record | Run)]
-        size = sum(measure(item)[3] for item in live)
+        size = sum(_measure(item)[3] for item in live)
         size += sum(item.size for item in self._queue if isinstance(item, _Lent))
         holds(self, 34, "live bytes are counted", size == self.queued, size, self.queued)
         reads = [item for item in self._queue if isinstance(item, _Backlog)]
@@ -175,7 +175,7 @@ class DeliverySender:
         has it.
         """
         is_full = self.queued > OVERFLOW
-        first, _, qos, size = measure(item)
+        first, _, qos, size = _measure(item)
         if qos and (self._backlogs or is_full):
             if self._behind is None:
                 after = first - 1
@@ -263,8 +263,9 @@ class DeliverySender:
                     self._backlogs -= 1
             else:
                 items = _dequeue_items(queue)
-                self.queued -= sum(measure(item)[3] for item in items)
-                self._send_items(self._ages.take(items), link_pb2.Batch.LIVE, out)
+                self.queued -= sum(_measure(item)[3] for item in items)
+                items = self._ages.take(items) if self._ages.since else items
+                self._send_items(items, link_pb2.Batch.LIVE, out)
 
     # internal
 
@@ -312,7 +313,7 @@ class DeliverySender:
         self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
     ) -> None:
         said = [item if isinstance(item, Run) else item.message for item in items]
-        offsets, counts = join_ranges(found for item in items for found in ranges_of(item))
+        offsets, counts = join_ranges(found for item in items for found in _ranges(item))
         batch = link_pb2.Batch(
             kind=kind,
             epoch=self._authority.epoch,
@@ -396,10 +397,22 @@ def _dequeue_items(queue: deque[Any]) -> list[Record | Run]:
     while queue and room < BATCH_BYTES:
         if not isinstance(queue[0], Record | Run):
             break
-        _, count, _, size = measure(queue[0])
+        _, count, _, size = _measure(queue[0])
         if items and total + count > MOST:
             break
         items.append(queue.popleft())
         total += count
         room += size
     return items
+
+
+def _measure(item: Record | Run) -> tuple[int, int, int, int]:
+    """Return the item's first offset, count, QoS and size."""
+    if isinstance(item, Run):
+        return item.offset(0), item.count, item.qos, item.size
+    return item.offset, 1, item.message.qos, item.message.size
+
+
+def _ranges(item: Record | Run) -> Sequence[tuple[int, int]]:
+    """Return the item's offsets as ranges: first offset and count."""
+    return item.ranges() if isinstance(item, Run) else ((item.offset, 1),)

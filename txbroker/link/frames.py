@@ -104,7 +104,7 @@ class FrameReader:
                 if isinstance(frame, LinkFrame) and frame.HasField("heartbeat"):
                     yield from self._release(frame.heartbeat)
                     yield frame
-                elif self.held.is_holding:
+                elif self.held.since is not None:
                     self.held.add(frame)
                 else:
                     yield frame
@@ -117,7 +117,7 @@ class FrameReader:
             raise LinkError(f"not a link frame: {error}") from error
 
     def _release(self, heartbeat: Heartbeat) -> Iterator[LinkFrame | Publish | Run]:
-        if self.held.is_holding:
+        if self.held.since is not None:
             self.packet_reader.forget()  # the last header is not that of the held frames
         yield from self.held.on_heartbeat(heartbeat.at, self.packet_reader.heard_at)
 

@@ -35,22 +35,17 @@ LONGEST = 2.0
 
 
 class HeldFrames:
-    """The held frames of one end of a link."""
+    """The held frames of one end of a link; `since`: when the hold began, None if frames flow."""
 
     def __init__(self) -> None:
         self._measures: deque[float] = deque(maxlen=MEASURES)
         self._held: list[Frame] = []
-        self._since: float | None = None
-
-    @property
-    def is_holding(self) -> bool:
-        """True if frames wait for a heartbeat."""
-        return self._since is not None
+        self.since: float | None = None
 
     def hold(self, now: float) -> None:
         """Hold the frames that come next: the link was silent."""
-        if self._since is None:
-            self._since = now
+        if self.since is None:
+            self.since = now
 
     def add(self, frame: Frame) -> None:
         """Hold a frame."""
@@ -66,12 +61,12 @@ class HeldFrames:
         if at:
             self._measures.append(now - at / 1000)
             waited = self._measures[-1] - min(self._measures)
-        if self._since is None:
+        if self.since is None:
             return
-        is_over = now - self._since > LONGEST
+        is_over = now - self.since > LONGEST
         held, self._held = self._held, []
         if is_over or waited < FRESH:
-            self._since = None
+            self.since = None
         for frame in held:
             yield from (frame,) if is_over else aged(frame, waited)
 

@@ -7,7 +7,7 @@ an item that expires is noted when the item has to wait, and taken off when it l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -19,25 +19,27 @@ UNAGED = 1_000_000
 
 
 class QueueAges:
-    """The moments from which items of one queue wait; `now` returns microseconds."""
+    """
+    The moments from which items of one queue wait; `now` returns microseconds.
+
+    `since`: by the identity of an item that the queue has; empty for most queues.
+    """
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._since: dict[int, int] = {}  # by the identity of an item that the queue has
+        self.since: dict[int, int] = {}
 
     def note(self, item: Record | Run) -> None:
         """Note that the item has to wait from now on."""
         if _expires(item):
-            self._since[id(item)] = self._now()
+            self.since[id(item)] = self._now()
 
     def take(self, items: list[Record | Run]) -> list[Record | Run]:
         """Return items that leave, with what is left of the intervals."""
-        if not self._since:
-            return items
         return [part for item in items for part in self._aged(item)]
 
     def _aged(self, item: Record | Run) -> Iterable[Record | Run]:
-        since = self._since.pop(id(item), None)
+        since = self.since.pop(id(item), None)
         waited = 0 if since is None else self._now() - since
         if waited < UNAGED:
             return (item,)
@@ -58,15 +60,3 @@ def _less(record: Record, waited: int) -> Record:
     if expiry is None:
         return record
     return attrs.evolve(record, message=record.message.with_expiry(expiry - waited / 1e6))
-
-
-def measure(item: Record | Run) -> tuple[int, int, int, int]:
-    """Return the item's first offset, count, QoS and size."""
-    if isinstance(item, Run):
-        return item.offset(0), item.count, item.qos, item.size
-    return item.offset, 1, item.message.qos, item.message.size
-
-
-def ranges_of(item: Record | Run) -> Sequence[tuple[int, int]]:
-    """Return the item's offsets as ranges: first offset and count."""
-    return item.ranges() if isinstance(item, Run) else ((item.offset, 1),)
