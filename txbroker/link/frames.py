@@ -83,12 +83,10 @@ class FrameReader:
         """Accept the largest frames, as the other end is an identified node."""
         self.packet_reader.trust(LARGEST)
 
-    def hear(self, now: float) -> None:
-        """Note that bytes came; behind a silence their frames are held."""
-        if self.packet_reader.is_silent(now):
-            self.held.hold(now)
-            self.packet_reader.forget()  # nothing may be forwarded ahead of what is held
-        self.packet_reader.heard_at = now
+    def hold(self, now: float) -> None:
+        """Hold the frames that come next: the link was silent."""
+        self.held.hold(now)
+        self.packet_reader.forget()  # nothing may be forwarded ahead of what is held
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Yield every complete frame; raises `LinkError`."""

@@ -118,9 +118,12 @@ class LinkProtocol(Protocol):
         """Process read bytes that are in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
-                self.end.reader.hear(self._clock.seconds())
+                now = self._clock.seconds()
+                if self.end.packet_reader.is_silent(now):
+                    self.end.reader.hold(now)
+                self.end.packet_reader.heard_at = now
                 self.end.work()
-                if not self._has_beaten:
+                if not self._has_beaten and self._may_speak:
                     self._send_heartbeat()  # A link that is young must be able to measure a wait.
         except PeerError as error:
             self._counters.add("link.refused")
@@ -145,6 +148,11 @@ class LinkProtocol(Protocol):
         """Return the peer's name, for the log."""
         return self.peer
 
+    @property
+    def _may_speak(self) -> bool:
+        """True if this end may send frames; its work may have closed it."""
+        return self.end is not None and self.end.may_speak
+
     def _carry(self) -> None:
         carry = getattr(self.transport, "carry", None)
         if carry is not None and self.end is not None:
@@ -157,14 +165,12 @@ class LinkProtocol(Protocol):
         if self._clock.seconds() - heard_at > SILENCE:
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
-            if self.end is not None and self.end.may_speak:
+            if self.end is not None and self._may_speak:
                 self._send_heartbeat()
                 self.end.beat()
             self._flush_queue.end()
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat, if this end may speak."""
-        if self.end is not None and self.end.may_speak:
-            self._has_beaten = True
-            at = int(1000 * self._clock.seconds())
-            self.write(encode_frame(LinkFrame(heartbeat=Heartbeat(at=at))))
+        self._has_beaten = True
+        at = int(1000 * self._clock.seconds())
+        self.write(encode_frame(LinkFrame(heartbeat=Heartbeat(at=at))))
