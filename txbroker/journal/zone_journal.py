@@ -72,10 +72,9 @@ class Records:
             place
         )
         message = Message(topic, payload, qos, retain, client, None, node, packet, properties)
-        expiry = message.expiry
-        if expiry is not None:
+        if message.expiry is not None:
             # Such a message is not cached: the rest of its interval changes.
-            return Record(offset, message.with_expiry(expiry - self.age(offset)))
+            return Record(offset, message.aged(self.age(offset)))
         record = self._made[place] = Record(offset, message)
         self._made_size += MADE_BYTES + 2 * len(packet)
         return record

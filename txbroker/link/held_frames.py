@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from txbroker.core import Run
-from txbroker.mqtt.wire.message_expiry import expiry_of, with_expiry
+from txbroker.mqtt.wire.message_expiry import aged
 from txbroker.mqtt.wire.packets import Publish
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -68,10 +68,10 @@ class HeldFrames:
         if is_over or waited < FRESH:
             self.since = None
         for frame in held:
-            yield from (frame,) if is_over else aged(frame, waited)
+            yield from (frame,) if is_over else _aged_frames(frame, waited)
 
 
-def aged(frame: Frame, seconds: float) -> Iterable[Frame]:
+def _aged_frames(frame: Frame, seconds: float) -> Iterable[Frame]:
     """Take the seconds off the intervals of a frame's messages; a run that has any is split."""
     if isinstance(frame, LinkFrame):
         return (frame,)
@@ -87,7 +87,4 @@ def aged(frame: Frame, seconds: float) -> Iterable[Frame]:
 
 
 def _aged(packet: Publish, seconds: float) -> Publish:
-    expiry = expiry_of(packet.properties)
-    if expiry is None:
-        return packet
-    return attrs.evolve(packet, properties=with_expiry(packet.properties, expiry - seconds))
+    return attrs.evolve(packet, properties=aged(packet.properties, seconds))

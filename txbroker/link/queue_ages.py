@@ -44,19 +44,12 @@ class QueueAges:
         if waited < UNAGED:
             return (item,)
         if isinstance(item, Record):
-            return (_less(item, waited),)
+            return (attrs.evolve(item, message=item.message.aged(waited / 1e6)),)
         places = range(item.count)
-        return [_less(Record(item.offset(n), item.message(n)), waited) for n in places]
+        return [Record(item.offset(n), item.message(n).aged(waited / 1e6)) for n in places]
 
 
 def _expires(item: Record | Run) -> bool:
     if isinstance(item, Run):
         return item.has_properties and item.expires
     return item.message.expiry is not None
-
-
-def _less(record: Record, waited: int) -> Record:
-    expiry = record.message.expiry
-    if expiry is None:
-        return record
-    return attrs.evolve(record, message=record.message.with_expiry(expiry - waited / 1e6))

@@ -359,9 +359,8 @@ def _numbered(number: int, value: bytes | None, clock: int) -> OutboundMessage |
         return None
     flow = state_pb2.StoredFlow.FromString(value)
     message = _message(flow)
-    expiry = message.expiry
-    if flow.kept_at and expiry is not None:
-        message = message.with_expiry(expiry - max(clock - flow.kept_at, 0) / 1e6)
+    if flow.kept_at:
+        message = message.aged(max(clock - flow.kept_at, 0) / 1e6)
     return OutboundMessage(
         message,
         flow.qos,

@@ -110,12 +110,9 @@ class OutboxEntryLog:
             for record in decode_records(batch, skip, limit):
                 sent = origin and (origin[0], origin[1] + record.offset - batch.first)
                 message = attrs.evolve(record.message, will=will) if will else record.message
-                expiry = message.expiry
-                if expiry is not None and self._ages is not None:
+                if message.expiry is not None and self._ages is not None:
                     # The owner gets an expired message with an interval of 0: the entry is its.
-                    message = message.with_expiry(
-                        expiry - self._ages.age(record.offset, batch.time)
-                    )
+                    message = message.aged(self._ages.age(record.offset, batch.time))
                 entries.append(OutboxEntry(record.offset, message, sent))
                 room -= message.size
             through = batch.first + skip + limit - 1

@@ -132,6 +132,11 @@ class Message:
         """Return the message with what is left of its interval, rounded up; 0: it has expired."""
         return attrs.evolve(self, packet=None, properties=with_expiry(self.properties, seconds))
 
+    def aged(self, seconds: float) -> Message:
+        """Return the message with its interval less the seconds that it has waited."""
+        expiry = self.expiry
+        return self if expiry is None else self.with_expiry(expiry - seconds)
+
     def expiring(self, seconds: int) -> Message:
         """Return the message with this interval, whether it had one or not."""
         return attrs.evolve(self, packet=None, properties=set_expiry(self.properties, seconds))

@@ -34,6 +34,12 @@ def with_expiry(properties: bytes, seconds: float) -> bytes:
     return properties[:place] + left.to_bytes(4) + properties[place + 4 :]
 
 
+def aged(properties: bytes, seconds: float) -> bytes:
+    """Return the properties with their interval less the seconds that the message has waited."""
+    expiry = expiry_of(properties)
+    return properties if expiry is None else with_expiry(properties, expiry - seconds)
+
+
 def set_expiry(properties: bytes, seconds: int) -> bytes:
     """Return the properties with this interval, which is the first one if they had none."""
     if _place(properties) is not None:
