@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
@@ -48,6 +48,21 @@ def root(tmp_path: Path, disk: Disk) -> Iterator[NodeProcess]:
     document = topology("root", zone="", data=str(disk.data))
     with NodeProcess(tmp_path, document, env=disk.environment()) as node:
         yield node
+
+
+@contextmanager
+def root_and_slow(
+    tmp_path: Path, disk: Disk, **keys: str
+) -> Iterator[tuple[NodeProcess, NodeProcess]]:
+    """A root, and a pure edge on that disk; they know each other."""
+    common = {"will_after": f"{AFTER:.0f}s", **keys}
+    root = NodeProcess(tmp_path, topology("root", zone="", **common))
+    of_slow = {"parent": root.grpc, "data": str(disk.data), **common}
+    slow = NodeProcess(tmp_path, topology("slow", **of_slow), env=disk.environment())
+    with root, slow:
+        slow.wait_event("join.granted", 30.0)
+        wait_until(lambda: run("tree", root.grpc).returncode == 0, what="a whole tree")
+        yield root, slow
 
 
 def will_of(payload: bytes, qos: int) -> wire.Will:
@@ -177,45 +192,38 @@ def test_no_will_of_a_client_that_lives_whatever_stalls(
 ) -> None:
     """One came 15 ms after CONNACK. Each lost connection's will comes, once; `STALLS`: how many."""
     rng = Random(seed)
-    common = {"will_after": f"{AFTER:.0f}s", "roaming_wait": "30s"}
-    root = NodeProcess(tmp_path, topology("root", zone="", **common))
-    keys = {"parent": root.grpc, "data": str(disk.data), **common}
-    slow = NodeProcess(tmp_path, topology("slow", **keys), env=disk.environment())
-    with root, slow:
-        slow.wait_event("join.granted", 30.0)
-        wait_until(lambda: run("tree", root.grpc).returncode == 0, what="a whole tree")
-        with watch(root) as watcher:
-            client = Restless(rng, (root, slow, slow), watcher)
-            for _ in range(4):
-                stall = rng.choice((0.3, 1.0, 2.5, 5.0))
-                disk.slow(stall)
-                client.visit(stall)
-            disk.slow(0)
-            client.look(AFTER + 1.0)
-            watcher.ping()
+    with (
+        root_and_slow(tmp_path, disk, roaming_wait="30s") as (root, slow),
+        watch(root) as watcher,
+    ):
+        client = Restless(rng, (root, slow, slow), watcher)
+        for _ in range(4):
+            stall = rng.choice((0.3, 1.0, 2.5, 5.0))
+            disk.slow(stall)
+            client.visit(stall)
+        disk.slow(0)
+        client.look(AFTER + 1.0)
+        watcher.ping()
 
 
 def test_node_whose_disk_stalls_is_alive(tmp_path: Path, disk: Disk) -> None:
     """Its clients are not dead to the others, who keep their wills."""
-    common = {"will_after": f"{AFTER:.0f}s"}
-    root = NodeProcess(tmp_path, topology("root", zone="", **common))
-    keys = {"parent": root.grpc, "data": str(disk.data), **common}
-    slow = NodeProcess(tmp_path, topology("slow", **keys), env=disk.environment())
-    with root, slow:
-        slow.wait_event("join.granted", 30.0)
-        wait_until(lambda: run("tree", root.grpc).returncode == 0, what="a whole tree")
-        with watch(root) as watcher, RawClient(slow.mqtt, timeout=20.0) as lives:
-            lives.connect("x", clean=False, will=will_of(b"early", 1))
-            wait_told(root)
-            disk.slow(3 * AFTER)
-            until = time.monotonic() + 5 * AFTER
-            while time.monotonic() < until:  # so that there is always something to sync
-                with RawClient(slow.mqtt) as other:
-                    other.send(wire.connect(f"other-{time.monotonic()}", clean=False))
-                    assert not watcher.has_input(0.3), watcher.receive()
-            lives.ping()
-            watcher.ping()
-            disk.slow(0)
-            slow.pause()  # the root does notice when it has gone
-            watcher.expect_publish("wills/x", b"early")
-            slow.resume()
+    with (
+        root_and_slow(tmp_path, disk) as (root, slow),
+        watch(root) as watcher,
+        RawClient(slow.mqtt, timeout=20.0) as lives,
+    ):
+        lives.connect("x", clean=False, will=will_of(b"early", 1))
+        wait_told(root)
+        disk.slow(3 * AFTER)
+        until = time.monotonic() + 5 * AFTER
+        while time.monotonic() < until:  # so that there is always something to sync
+            with RawClient(slow.mqtt) as other:
+                other.send(wire.connect(f"other-{time.monotonic()}", clean=False))
+                assert not watcher.has_input(0.3), watcher.receive()
+        lives.ping()
+        watcher.ping()
+        disk.slow(0)
+        slow.pause()  # the root does notice when it has gone
+        watcher.expect_publish("wills/x", b"early")
+        slow.resume()

@@ -149,13 +149,14 @@ class EdgeRole:
         """Apply changed limits: that of packets to new connections, all others at once."""
         config = self._node_base.config
         limits = config.limits
-        # Clients were told the receive maximum and the topic aliases at their CONNECT.
+        # Clients were told the others at their CONNECT.
         self.mqtt.limits = attrs.evolve(
-            connection_limits(config),
-            receive_maximum=self.mqtt.limits.receive_maximum,
-            topic_aliases=self.mqtt.limits.topic_aliases,
-            keepalive_max=self.mqtt.limits.keepalive_max,
-            checks_utf8=self.mqtt.limits.checks_utf8,
+            self.mqtt.limits,
+            packet=limits.packet,
+            connections=limits.connections,
+            connect_timeout=limits.connect_timeout,
+            client_id=limits.client_id,
+            subscriptions=limits.subscriptions,
         )
         limit_levels(limits.levels)
         self.edge.set_limits(edge_limits(config))
@@ -189,15 +190,7 @@ class EdgeRole:
                 again=lambda: flush_queue.mark_next(worker),
             ),
             session_store=SessionStore(
-                SessionTables(
-                    sessions=tables.table("sessions"),
-                    windows=tables.table("windows"),
-                    filters=tables.table("filters"),
-                    publishes=tables.table("publishes"),
-                    messages=tables.table("messages"),
-                    positions=tables.table("positions"),
-                    passages=tables.table("passages"),
-                ),
+                SessionTables.of(tables.table),
                 node_base.data_directory.committer,
                 lived=node_base.data_directory.lived,
                 now=node_base.reactor.seconds,

@@ -299,15 +299,7 @@ class Disk:
             now=lambda: 1,
         )
         self.keeper = SessionStore(
-            SessionTables(
-                sessions=tables.table("sessions"),
-                windows=tables.table("windows"),
-                filters=tables.table("filters"),
-                publishes=tables.table("publishes"),
-                messages=tables.table("messages"),
-                positions=tables.table("positions"),
-                passages=tables.table("passages"),
-            ),
+            SessionTables.of(tables.table),
             self.committer,
             lived=lambda: WALL,
             now=alarms.now,

@@ -78,6 +78,11 @@ class SessionTables:
     positions: RowTable
     passages: RowTable
 
+    @classmethod
+    def of(cls, table: Callable[[str], RowTable]) -> SessionTables:
+        """Return the tables of these names."""
+        return cls(*(table(field.name) for field in attrs.fields(cls)))
+
 
 class SessionStore:
     """
