@@ -210,6 +210,7 @@ class World:
         one = self.clients[client]
         self.levels[NAMES[client]] = one.packet_writer.level = level
         one.packet_writer.max_packet = max_packet
+        one.packet_writer.alias_maximum = 2 if level >= LISTED_LEVEL else 0
         self.sender.has_properties = level == 5
         self._open(one, one.flows)
 

@@ -29,7 +29,7 @@ class Aliases:
     """The aliases of one connection, at most `most`."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._last = 0
         self._known: dict[bytes, int] = {}  # 0: the topic has come once
         self._bytes = 0
@@ -58,10 +58,10 @@ class Aliases:
         """Return the alias of a topic that comes now; 0: none."""
         alias = self._known.get(topic)
         if alias is None:
-            if self._last == self._most:
+            if self._last == self.most:
                 return 0
             is_large = self._bytes + len(topic) > MOST_BYTES
-            if is_large or len(self._known) >= self._most + SPARE:
+            if is_large or len(self._known) >= self.most + SPARE:
                 self._known = {one: known for one, known in self._known.items() if known}
                 self._bytes = sum(map(len, self._known))
             if self._bytes + len(topic) > MOST_BYTES:
@@ -69,7 +69,7 @@ class Aliases:
             self._bytes += len(topic)
             self._known[topic] = 0
             return 0
-        if not alias and self._last < self._most:
+        if not alias and self._last < self.most:
             self._last += 1
             alias = self._known[topic] = self._last
         return alias

@@ -97,7 +97,6 @@ class PacketWriter:
     - `level`: the client's level of MQTT; below 5 its packets have no property lists.
     - `max_packet`: the largest packet in bytes that the client accepts, or 0 for any. Larger ones
       are discarded for this client alone, and counted in `too_large`, which is news.
-    - `alias_maximum`: how many topic aliases packets of QoS 0 may use; for clients of level 5.
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class PacketWriter:
         self.level = 4
         self.max_packet = 0
         self.too_large = 0
-        self.alias_maximum = 0
         self.written = 0
         self.fills = 0
         self.descriptor = -1
@@ -141,6 +139,15 @@ class PacketWriter:
         self._answered: list[tuple[int, int]] = []
 
     # output
+
+    @property
+    def alias_maximum(self) -> int:
+        """How many topic aliases packets of QoS 0 may use; a new value begins without aliases."""
+        return self._aliases.most if self._aliases else 0
+
+    @alias_maximum.setter
+    def alias_maximum(self, most: int) -> None:
+        self._aliases = Aliases(most) if most else None
 
     @property
     def size(self) -> int:
@@ -506,11 +513,7 @@ class PacketWriter:
     def _aliased(self, packet: bytes) -> bytes:
         """Return a PUBLISH of QoS 0 with an alias, if it gets one."""
         has_room = not self.max_packet or len(packet) + GROWTH <= self.max_packet
-        if not self.alias_maximum or not has_room:
-            return packet
-        if self._aliases is None:
-            self._aliases = Aliases(self.alias_maximum)
-        return self._aliases.put(packet)
+        return self._aliases.put(packet) if self._aliases and has_room else packet
 
     def _note(self) -> None:
         if not self.is_noted:

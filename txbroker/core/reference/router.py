@@ -300,11 +300,13 @@ class Router:
         left: list[tuple[Any, range]] = []
         for index, (topic, one) in enumerate(zip(run.topics(), run.entries, strict=True)):
             best: dict[Any, tuple[Target, bool]] = {}
-            for target in self.targets_of(topic, part if run.qos else None):
+            for target in self.targets_of(topic, None):
                 known, is_plain = best.get(target.session, (target, True))
                 highest = target if target.qos > known.qos else known
                 best[target.session] = highest, is_plain and target.is_plain
             for session, (target, is_plain) in best.items():
+                if run.qos and part is not None and target.packet_writer.reads is part:
+                    continue
                 if is_plain and self._deliver(target, run, index, one, part):
                     self.delivered += 1
                 else:
