@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from txbroker.core import Run
 from txbroker.model.log_position import JournalId, LogPosition
@@ -96,6 +96,10 @@ class SendingSession(Protocol):
         """
 
 
+_NONE_DROPPED: Final[frozenset[bool]] = frozenset()
+"""One for all sessions: each call of `frozenset` makes another empty set."""
+
+
 class BaseSender:
     """
     The sending part of a session; `sink` is the client's connection, None while the client is away.
@@ -117,7 +121,7 @@ class BaseSender:
         self.dropped = 0
         self._session = session
         self._limits = limits
-        self._dropping: frozenset[bool] = frozenset()
+        self._dropping = _NONE_DROPPED
         self._later: dict[JournalId, list[OutboundMessage]] | None = None
 
     @property
@@ -156,7 +160,7 @@ class BaseSender:
             self.sink.packet_writer.is_direct = False
         self.sink = None
         self._later = None
-        self._dropping = frozenset()
+        self._dropping = _NONE_DROPPED
 
     def catch_up(self, part: JournalId) -> None:
         """Send the live messages that waited for the session's catch-up in the part."""
