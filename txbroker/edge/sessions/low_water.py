@@ -207,12 +207,11 @@ class LowWater:
         unloaded = self._timers.now() - UNLOADED_AFTER
         self._see(self._left(), needed)
         for number, session in enumerate(list(self._sessions.values()), 1):
-            places = tuple(session.needs())
-            self._see(places, needed)
-            for part, offset in places:
-                holders[part] = _with(
-                    holders.get(part, ()), JournalHolder(session.client_id, offset)
-                )
+            if places := tuple(session.needs()):
+                self._see(places, needed)
+                for part, offset in places:
+                    holder = JournalHolder(session.client_id, offset)
+                    holders[part] = _with(holders.get(part, ()), holder)
             if session.away_since is not None and session.away_since < unloaded:
                 session.sender.unload()
             if number % STEP == 0:

@@ -9,7 +9,7 @@ with any session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from txbroker.core import Run
 from txbroker.model.log_position import LogPosition
@@ -274,11 +274,13 @@ class CleanSender(BaseSender):
 
     # from the edge and from operators
 
-    def needs(self) -> Iterator[LogPosition]:
-        """Yield the positions from which the queued messages can be read again."""
-        if self.sink is not None:
-            for part, offset in self.sink.packet_writer.first_queued().items():
-                yield LogPosition(part, offset - 1)
+    def needs(self) -> Iterable[LogPosition]:
+        """Return the positions from which the queued messages can be read again."""
+        if not self.queued:
+            return ()  # as of most of very many clients, each second
+        assert self.sink is not None
+        first = self.sink.packet_writer.first_queued()
+        return [LogPosition(part, offset - 1) for part, offset in first.items()]
 
     @property
     def queued(self) -> int:

@@ -7,7 +7,8 @@ of messages are unknown to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -378,13 +379,12 @@ class Session:
         if cursor is not None:
             self.finish_part(cursor)
 
-    def needs(self) -> Iterator[LogPosition]:
+    def needs(self) -> Iterable[LogPosition]:
         """
-        Yield the positions up to which the session needs no record, at least one for each part.
+        Return the positions up to which the session needs no record, at least one for each part.
         """
-        if self._places is not None:
-            yield from self._places.needs()
-        yield from self.sender.needs()
+        needed = self.sender.needs()
+        return needed if self._places is None else chain(self._places.needs(), needed)
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
         """Return the subscriptions that match the topic."""
