@@ -20,6 +20,9 @@ from tests.support.site import Connection, Node, Site
 NODES = ("a", "b", "c")
 CLIENTS = 12
 FAULTS = 15
+CHECK_EVERY = 50
+"""Turns of a node between two checks of its invariants."""
+
 REST = 120.0
 """Seconds in which what is left over is found."""
 
@@ -49,6 +52,7 @@ class Life:
         self.random = Random(seed)
         self.site = Site(nodes, seed, **settings)
         self.site.doubled = doubled
+        self.site.check_every = CHECK_EVERY
         self.site.start(len(nodes) - late)
         self.site.run(3.0)
         self.discarded: set[str] = set()
@@ -60,7 +64,7 @@ class Life:
         self._playing = 0
 
     def run(self) -> None:
-        """All of it, and a rest in which all nodes are whole."""
+        """All of it, and a rest in which all nodes are whole; the end has a check of each node."""
         self.site.delayed = self._delayed
         for _ in range(CLIENTS):
             self._play(self._visitor())
@@ -69,6 +73,8 @@ class Life:
         self.site.heal()
         self.site.delayed = 0.0
         self.site.run(REST)
+        for _, node in self._members():
+            node.directory.check()
 
     def left_over(self) -> list[str]:
         """What stays that should not, in words."""
