@@ -10,6 +10,7 @@ from tests.directory.test_site import connect, id_kept_by
 from tests.directory.test_sole import Story
 from tests.support.site import Node, Site
 from txbroker.directory import session_discard
+from txbroker.directory.discard_record import PendingDiscard
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import NoSession, QuorumRead
 from txbroker.directory.requests import (
@@ -187,7 +188,7 @@ def test_what_is_found_after_all_is_waited_for_anew(monkeypatch: pytest.MonkeyPa
     whole = two_sites()
     clearings, clock = whole.nodes["a"].directory.clearings, whole.now
     clearings._now = lambda: clock
-    clearings._due["x"] = session_discard._Due(generation=0)
+    clearings._due["x"] = PendingDiscard(generation=0)
     due = []
     for passed, is_whole in ((0.0, True), (9.0, True), (0.5, False), (1.0, True), (9.9, True)):
         clock += passed

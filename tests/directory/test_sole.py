@@ -277,6 +277,19 @@ def test_discard_outlives_what_keepers_know_of_the_holder() -> None:
     check(story)
 
 
+def test_second_clean_session_forgets_no_holder_of_the_first() -> None:
+    """The keepers name nobody then, so the second one finds nothing: the first knew the holder."""
+    story = parted()
+    for _ in range(2):
+        story.clean(2)
+        story.answered()
+        story.drop()
+        story.wait(30.0)
+    assert story.nodes[2].directory.clearings.is_due("x")
+    story.heal()
+    check(story)
+
+
 def test_discards_beyond_the_limit_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ids clients say is theirs to choose."""
     monkeypatch.setattr(session_discard, "LIMIT", 2)

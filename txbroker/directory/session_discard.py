@@ -31,8 +31,9 @@ from txbroker.directory.connected_clients import ClearedAbove, ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.discard_answers import DiscardAnswers
+from txbroker.directory.discard_record import PendingDiscard, pending_discard_from
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure
-from txbroker.directory.entry import DirectoryEntry, pack, unpack
+from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.requests import (
     NONE_NAMED,
@@ -47,7 +48,7 @@ from txbroker.directory.requests import (
 )
 from txbroker.directory.session_lookups import SessionSearch
 from txbroker.directory.session_takeover import HOPS, RETRY, SessionTakeovers
-from txbroker.model.machine_time import MachineTime, moment_from
+from txbroker.model.machine_time import MachineTime
 
 LIMIT = 10_000
 """Upper bound of ids with a pending discard; beyond it the oldest are forgotten."""
@@ -70,26 +71,6 @@ ROUNDED = 2
 
 ANY = 1 << 53
 """A generation above every incarnation: each session from before the CONNECT is older."""
-
-
-@attrs.frozen(kw_only=True)
-class _Due:
-    """
-    A pending discard of kept sessions up to `generation`, or without a client since `began`.
-
-    `began` None: unknown. `holders`: nodes that held a session and did not answer, each with its
-    incarnation. The keepers may have forgotten these: the clean session counts above them there.
-    """
-
-    generation: int
-    began: MachineTime | None = None
-    holders: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def record(self) -> bytes:
-        """Encode the discard for the table; `_due_from` is the inverse."""
-        began = () if self.began is None else self.began.fields
-        return pack([self.generation, list(began), [list(one) for one in self.holders]])
 
 
 class SessionDiscards:
@@ -115,10 +96,10 @@ class SessionDiscards:
         self._table = table
         self._now = parts.now
         self._moment = moment
-        self._due: dict[str, _Due] = {}
+        self._due: dict[str, PendingDiscard] = {}
         self._whole: dict[str, float] = {}
         for key, value in table.items():
-            self._due[key.decode()] = _due_from(value)
+            self._due[key.decode()] = pending_discard_from(value)
 
     def __len__(self) -> int:
         return len(self._due)
@@ -146,12 +127,12 @@ class SessionDiscards:
         raised, is_told, has_waited = 0, False, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
-            attempt = self._attempt(search, _Due(generation=ANY, began=began))
+            attempt = self._attempt(search, PendingDiscard(generation=ANY, began=began))
             found = yield from self._takeovers.alone(client_id, attempt)
             if found is not None:
                 raised = max(raised, found.incarnation)
                 is_told = found.is_known
-                if found.is_whole:
+                if found.is_whole and not self._silent_holders(search):
                     self._forget(client_id)
             is_vain = not self._members.is_joined or self._takeovers.lookups.is_cut_off(client_id)
             if self._now() >= until or (not search.go_on and is_vain):
@@ -163,7 +144,8 @@ class SessionDiscards:
             return None
         if not is_wanted():
             return until
-        if found is None or not found.is_whole or has_waited:
+        is_whole = found is not None and found.is_whole and not self._silent_holders(search)
+        if not is_whole or has_waited:
             yield from self._remember(search, began)
             if not is_wanted():
                 return until  # `cleared` of a client that disconnected would never be removed
@@ -220,7 +202,7 @@ class SessionDiscards:
 
     # internal
 
-    def _attempt(self, search: SessionSearch, due: _Due) -> Procedure[_Found]:
+    def _attempt(self, search: SessionSearch, due: PendingDiscard) -> Procedure[_Found]:
         """Search all sites once, and follow the first trail."""
         members = self._members
         known = self._known_here(search)
@@ -273,7 +255,7 @@ class SessionDiscards:
             return arriving.node, arriving.incarnation
         return None
 
-    def _known_then(self, search: SessionSearch, due: _Due) -> tuple[str, int] | None:
+    def _known_then(self, search: SessionSearch, due: PendingDiscard) -> tuple[str, int] | None:
         """
         Return a holder that did not answer when the clean session began, and was not asked since.
         """
@@ -294,7 +276,7 @@ class SessionDiscards:
         return clean.node != self._members.name and clean.order not in search.closed
 
     def _follow(
-        self, search: SessionSearch, node: str, incarnation: int, due: _Due
+        self, search: SessionSearch, node: str, incarnation: int, due: PendingDiscard
     ) -> Procedure[None]:
         """Follow a kept session to its holder."""
         trail: dict[str, int] = {}
@@ -331,7 +313,9 @@ class SessionDiscards:
             search.generation = max(search.generation, until)
         search.go_on = True
 
-    def _close(self, search: SessionSearch, clean: DirectoryEntry, due: _Due) -> Procedure[None]:
+    def _close(
+        self, search: SessionSearch, clean: DirectoryEntry, due: PendingDiscard
+    ) -> Procedure[None]:
         """Close a connection of the id at another node."""
         if not search.is_wanted():
             return
@@ -348,7 +332,7 @@ class SessionDiscards:
             search.generation = max(search.generation, reply.incarnation)
 
     def _ask(
-        self, search: SessionSearch, node: str, incarnation: int, due: _Due
+        self, search: SessionSearch, node: str, incarnation: int, due: PendingDiscard
     ) -> Procedure[Reply | None]:
         """Ask the holder to end the session; a connection that it names is the one to end."""
         connection = NONE_NAMED
@@ -369,11 +353,26 @@ class SessionDiscards:
                 return None  # the client may have gone on to that connection
             connection = reply.connection
 
+    def _silent_holders(self, search: SessionSearch) -> dict[str, int]:
+        """
+        Return the holders that have not answered, those of an earlier clean session included.
+
+        The keepers may have forgotten the earlier ones, and the search would not find these.
+        """
+        due = self._due.get(search.client_id)
+        before = {} if due is None else dict(due.holders)
+        silent = {n: i for n, i in before.items() if i > search.void.get(n, 0)}
+        return silent | search.silent
+
     def _remember(self, search: SessionSearch, began: MachineTime) -> Procedure[None]:
-        client_id = search.client_id
-        self._due.pop(client_id, None)
+        client_id, holders = search.client_id, self._silent_holders(search)
+        earlier = self._due.pop(client_id, None)
         self._whole.pop(client_id, None)
-        due = _Due(generation=search.generation, began=began, holders=tuple(search.silent.items()))
+        due = PendingDiscard(
+            generation=max(search.generation, 0 if earlier is None else earlier.generation),
+            began=began,
+            holders=tuple(holders.items()),
+        )
         self._due[client_id] = due
         self._table.put(client_id.encode(), due.record)
         while len(self._due) > LIMIT:
@@ -384,17 +383,6 @@ class SessionDiscards:
         self._whole.pop(client_id, None)
         if self._due.pop(client_id, None) is not None:
             self._table.delete(client_id.encode())
-
-
-def _due_from(record: bytes) -> _Due:
-    """Decode a record; an earlier version of it has a generation alone."""
-    (generation, *rest), _ = unpack(record)
-    began, holders = rest or ((), ())
-    return _Due(
-        generation=generation,
-        began=moment_from(began),
-        holders=tuple((node, incarnation) for node, incarnation in holders),
-    )
 
 
 @attrs.frozen(kw_only=True)
