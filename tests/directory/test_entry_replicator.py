@@ -7,11 +7,11 @@ import pytest
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import ATTEMPTS, SLICE, EntryReplicator
+from txbroker.directory.entry_replicator import SLICE, EntryReplicator
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.replica_peer import PENDING
+from txbroker.directory.replica_peer import ATTEMPTS, PENDING
 from txbroker.directory.requests import Ended, Register, Registered
 from txbroker.directory.silent_members import SilentMembers
 

@@ -50,17 +50,6 @@ Seconds per member without a newcomer before lists are sent to newcomers; and th
 If fifty nodes start together, lists between all of them would delay their joins.
 """
 
-LONGEST_PAUSE = 1.0
-"""Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
-
-ATTEMPTS = 200
-"""
-Upper bound of attempts a second of all members together, while nobody answers in time.
-
-Fifty nodes whose machine was busy for a moment sent one another a thousand calls a second. All of
-them came too late, and were sent again.
-"""
-
 
 class EntryReplicator:
     """
@@ -211,6 +200,15 @@ class EntryReplicator:
         for client_id in [client_id for client_id, e in self.gone.items() if e.node == node]:
             self.forget(client_id)
 
+    def ending(self, client_id: str) -> int:
+        """
+        Return the generation up to which keepers are being told that sessions of the id have ended.
+
+        A repeated message may reach them late: it would end a later claim of that generation.
+        """
+        peers = [self._peers.get(name) for name in self._placement.keepers(client_id)]
+        return max((peer.ending(client_id) for peer in peers if peer is not None), default=0)
+
     def resend(self, client_id: str) -> None:
         """Send the entry again: a keeper stores another one."""
         self._notify_keepers(client_id)
@@ -356,9 +354,7 @@ class EntryReplicator:
         peer = self._finish(name, batch)
         if peer is None:
             return
-        peer.failures += 1
-        peer.due = now + peer.pause
-        peer.pause = min(peer.pause * 2, max(LONGEST_PAUSE, len(self._peers) ** 2 / ATTEMPTS))
+        peer.put_off(now, len(self._peers))
         if peer.is_listed or (batch.sync and batch.sync == peer.sync):
             peer.requeue(batch)  # a restarted list has another number
 

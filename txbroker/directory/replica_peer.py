@@ -15,6 +15,17 @@ PENDING = 10_000
 FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each further attempt doubles the pause."""
 
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
+
+ATTEMPTS = 200
+"""
+Upper bound of attempts a second of all members together, while nobody answers in time.
+
+Fifty nodes whose machine was busy for a moment sent one another a thousand calls a second. All of
+them came too late, and were sent again.
+"""
+
 
 @attrs.define(slots=True, eq=False)
 class ReplicaPeer:
@@ -60,6 +71,16 @@ class ReplicaPeer:
         batch = self.in_flight
         is_coming = batch is not None and any(e.client_id == client_id for e in batch.entries)
         return self.is_listed and client_id not in self.pending and not is_coming
+
+    def ending(self, client_id: str) -> int:
+        """Return the generation up to which the keeper is being told of ends of the id; 0: none."""
+        return max(self.pending.get(client_id, 0), self.told.get(client_id, 0))
+
+    def put_off(self, now: float, members: int) -> None:
+        """Note a failed attempt in a site of that many other members: the next one is due later."""
+        self.failures += 1
+        self.due = now + self.pause
+        self.pause = min(self.pause * 2, max(LONGEST_PAUSE, members**2 / ATTEMPTS))
 
     def start_over(self) -> None:
         """Make the complete list due."""

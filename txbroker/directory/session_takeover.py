@@ -128,7 +128,7 @@ class SessionTakeovers:
             if not search.go_on:
                 yield Pause(seconds=RETRY)
         if self._is_fresh and is_wanted() and client_id not in self._ownership.held:
-            begun = self._begin(search, search.generation + 1)
+            begun = self._begin(search, self._entry(search).incarnation)
             if begun is not None:
                 return begun
         if search.claimed and client_id not in self._ownership.held:
@@ -399,11 +399,16 @@ class SessionTakeovers:
         return self._begin(search, entry.incarnation)
 
     def _entry(self, search: SessionSearch) -> DirectoryEntry:
-        """Return the entry with which a new session would begin here."""
+        """
+        Return the entry with which a new session would begin here.
+
+        Its incarnation was not claimed before: a late end of the earlier claim would end it, too.
+        """
+        ended = max(search.claimed, self._replicator.ending(search.client_id))
         return DirectoryEntry(
             client_id=search.client_id,
             node=self._members.name,
-            incarnation=search.generation + 1,
+            incarnation=max(search.generation, ended) + 1,
             persistent=True,
         )
 
