@@ -14,7 +14,7 @@ import attrs
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.entry import DirectoryEntry, Order
-from txbroker.directory.quorum_read import Decision, QuorumRead
+from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.rendezvous_hash import majority
 from txbroker.directory.requests import (
@@ -91,6 +91,32 @@ class SessionLookups:
         for lookup in lookups.values():
             search.generation = max(search.generation, lookup.generation)
         return {site: lookup.decide() for site, lookup in lookups.items()}
+
+    def find_here(self, search: SessionSearch) -> Procedure[Decision]:
+        """Ask the keepers of this site for the session's holder."""
+        decisions = yield from self.ask_keepers(search, (self._members.site,))
+        decision = decisions[self._members.site]
+        if isinstance(decision, NoSession) and decision.clean is not None:
+            search.generation = max(search.generation, decision.clean.generation)
+        return decision
+
+    def find_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
+        """Ask the keepers of all other sites; return the greatest entry of a kept session."""
+        sites = self._members.sites()
+        search.unasked, search.clean = set(), []
+        if not sites:
+            return None
+        decisions = yield from self.ask_keepers(search, sites)
+        best: DirectoryEntry | None = None
+        for site, decision in decisions.items():
+            if isinstance(decision, DirectoryEntry):
+                best = decision if best is None or decision.order > best.order else best
+                search.unasked.add(site)
+            elif isinstance(decision, SessionMayExist):
+                search.unasked.add(site)
+            elif decision.clean is not None:
+                search.clean.append(decision.clean)
+        return best
 
     def is_cut_off(self, client_id: str) -> bool:
         """True if too many keepers of the id are known to be away for a majority."""

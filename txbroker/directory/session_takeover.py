@@ -27,7 +27,7 @@ import attrs
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask, notify
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
+from txbroker.directory.quorum_read import NoSession
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import (
     Busy,
@@ -164,7 +164,7 @@ class SessionTakeovers:
         if isinstance(reply, Released):
             return (yield from self._settle(client_id))
         if isinstance(reply, NotReleased):
-            self._ownership.refuse(client_id)
+            self._refuse(client_id)
         return False
 
     def overtake(self, client_id: str) -> None:
@@ -183,7 +183,7 @@ class SessionTakeovers:
         arriving = self._ownership.arriving[client_id]
         is_clean = own is not None and not own.persistent and own.replaces >= arriving.incarnation
         if is_clean or arriving.is_void:
-            self._ownership.refuse(client_id)
+            self._refuse(client_id)
             return False
         owned = self._ownership.adopt(client_id)
         self._replicator.forget(client_id)
@@ -212,6 +212,17 @@ class SessionTakeovers:
                 self._ownership.store(client_id, attrs.evolve(now, unasked=left))
 
     # internal: one attempt
+
+    def _refuse(self, client_id: str) -> None:
+        """
+        Delete a void copy, and tell the keepers that no session came of it.
+
+        A list names the ids of copies, and keepers retain for that what they know of an earlier
+        session here. A second copy may have the same incarnation, and is not to be denied.
+        """
+        arriving = self._ownership.arriving[client_id]
+        self._ownership.refuse(client_id)
+        self._replicator.withdraw(client_id, arriving.incarnation - 1)
 
     def alone(self, client_id: str, procedure: Procedure[T]) -> Procedure[T | None]:
         """
@@ -243,9 +254,9 @@ class SessionTakeovers:
             search.generation = max(search.generation, gone.incarnation)
             if gone.incarnation > search.void.get(gone.node, 0):
                 return (yield from self._fetch(search, gone.node, gone.incarnation))
-        decision = yield from self._find_here(search)
+        decision = yield from self.lookups.find_here(search)
         if isinstance(decision, NoSession):
-            found = yield from self._find_elsewhere(search)
+            found = yield from self.lookups.find_elsewhere(search)
             if found is None:
                 return (yield from self._claim(search))
             decision = found
@@ -253,30 +264,6 @@ class SessionTakeovers:
             return (yield from self._fetch(search, decision.node, decision.incarnation))
         search.reason = "too few of the nodes that keep the client directory can be asked"
         return None
-
-    def _find_here(self, search: SessionSearch) -> Procedure[Decision]:
-        decisions = yield from self.lookups.ask_keepers(search, (self._members.site,))
-        decision = decisions[self._members.site]
-        if isinstance(decision, NoSession) and decision.clean is not None:
-            search.generation = max(search.generation, decision.clean.generation)
-        return decision
-
-    def _find_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
-        sites = self._members.sites()
-        search.unasked, search.clean = set(), []
-        if not sites:
-            return None
-        decisions = yield from self.lookups.ask_keepers(search, sites)
-        best: DirectoryEntry | None = None
-        for site, decision in decisions.items():
-            if isinstance(decision, DirectoryEntry):
-                best = decision if best is None or decision.order > best.order else best
-                search.unasked.add(site)
-            elif isinstance(decision, SessionMayExist):
-                search.unasked.add(site)
-            elif decision.clean is not None:
-                search.clean.append(decision.clean)
-        return best
 
     # internal: a session that is somewhere
 
