@@ -262,6 +262,7 @@ class Connection:
         self.clean = clean
         self.will = will
         self.is_open = True
+        self.has_left = False
         self.present: bool | None = None
         self.refused: str | None = None
         self.content: set[str] = set()
@@ -287,8 +288,11 @@ class Connection:
     def close(self, reason: str, code: int) -> None:
         self.lost(is_will_due=False)
 
-    def drop_if_gone(self) -> None:
-        """It stays."""
+    def drop_if_gone(self) -> bool:
+        """True if the client has left since, unread; the connection is closed then."""
+        if self.has_left:
+            self.lost(is_will_due=False)
+        return self.has_left
 
     def host(self) -> str:
         return ""

@@ -36,7 +36,7 @@ class ConnectingClient(Protocol):
         """Close the connection: another connection has the client id."""
 
     def drop_if_gone(self) -> object:
-        """Close the connection if its client has left."""
+        """Close the connection if its client has left; return a true value then."""
 
     def host(self) -> str:
         """Return the client's network, which takes its turns with other ones."""

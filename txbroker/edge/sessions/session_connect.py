@@ -159,9 +159,11 @@ class SessionConnect:
     ) -> ConnectProcedure[SessionFound | ConnectRefused | None]:
         """Bring the client's kept session here, or let one begin here; None: the client is gone."""
         self._looked_up[client_id] = client
-        directory, is_open = self._directory, _is_open(client)
+        directory = self._directory
+        # Without other members no search takes so long that its client gives up.
+        is_wanted = (_is_open if directory.members.is_only else _is_there)(client)
         found: SessionFound | TakeoverRefused = yield LookUp(
-            make=lambda: directory.take_over(client_id, is_open), client=client, is_clean=False
+            make=lambda: directory.take_over(client_id, is_wanted), client=client, is_clean=False
         )
         if not client.is_open:
             if isinstance(found, SessionFound) and not found.present:
@@ -172,6 +174,15 @@ class SessionConnect:
 
 def _is_open(client: ConnectingClient) -> Callable[[], bool]:
     return lambda: client.is_open
+
+
+def _is_there(client: ConnectingClient) -> Callable[[], bool]:
+    """
+    Look at the connection, too: nothing is read from it before CONNACK, the client's end included.
+
+    The client may have a clean session elsewhere since. A session that begins now would outlive it.
+    """
+    return lambda: client.is_open and not client.drop_if_gone()
 
 
 class PublishBarrier:
