@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.directory.test_left_over import CLIENTS, REST, Life
+from tests.support.client_life import CLIENTS, REST, Life
 from tests.support.site import Connection
 
 LOADS = (0.2, 0.4, 0.7)
