@@ -38,7 +38,7 @@ from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Connect, Publish, Pubrel, Subscribe
-from txbroker.runtime.slices import Slices
+from txbroker.runtime.slices import LONGEST, Slices
 
 GROUP = "$share/g/t"
 PART = JournalId("", 1)
@@ -330,6 +330,8 @@ class EdgeNode:
         if link is not None:
             self.world.links.remove(link)
             self.shared.on_lost(cast(Any, self.route))
+            if self.world.is_late:
+                self.world.slices.charge(LONGEST)
             self.world.coordinators.lose(link)
 
     def _again(self) -> None:
@@ -348,10 +350,11 @@ class EdgeNode:
 
 
 class World:
-    """The coordinator's node, and all else."""
+    """The coordinator's node, and all else; `is_late`: its group notes breaks a turn later."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_late: bool = False) -> None:
         self.random = random.Random(seed)
+        self.is_late = is_late
         self.alarms = Alarms()
         self.router = Router(lambda: None)
         self.processed: Counter[bytes] = Counter()
@@ -467,6 +470,7 @@ class World:
         dirty, self.dirty = self.dirty, {}
         for one in dirty:
             one.flush()
+        self.slices.work()
 
     def message(self, place: LogPosition) -> Message:
         """What lies there; offsets begin at 1."""

@@ -17,6 +17,7 @@ from tests.support.recorders import SinkRecorder, WatcherRecorder
 from txbroker.core import Router
 from txbroker.directory.effects import AwaitDurable
 from txbroker.edge.groups import group_coordinators
+from txbroker.edge.groups.edge_connections import STALE
 from txbroker.edge.groups.group_coordinator import MOST_IN_CROWD, GroupCoordinator
 from txbroker.edge.groups.group_coordinators import AT_ONCE, GroupCoordinators
 from txbroker.edge.routing.group_report import GroupReport
@@ -202,6 +203,7 @@ class Owner:
     edge_name = "edge"
 
     def __init__(self) -> None:
+        self.alarms = Alarms()
         self.sent: list[str] = []
         self.events: list[str] = []
         self.asked: dict[str, Callable[[], None]] = {}
@@ -222,7 +224,7 @@ class Owner:
             ),
             router=Router(lambda: None),
             connects=cast(Any, self),
-            timers=Alarms(),
+            timers=self.alarms,
             reporter=cast(Any, self),
             mark_dirty=lambda one: self.dirty.append(one),
             slices=self.slices,
@@ -364,6 +366,33 @@ def test_the_seconds_work_of_an_owner_is_done_in_slices() -> None:
         assert 0 < len(owner.sent) < 10
         owner.settle()
     assert owner.sent == GROUPS
+
+
+def test_the_break_of_a_connection_is_noted_in_many_turns() -> None:
+    """An edge had members of 9,000 groups: their sessions left in one turn."""
+    owner = Owner()
+    owner.tested._groups.update((group.text, group) for group in owner.groups)
+    with patch.object(GroupCoordinator, "lose", lambda group, _: owner.sent.append(group.text)):
+        owner.tested.lose(cast(Any, owner))
+        assert 0 < len(owner.sent) < 10
+        owner.settle()
+    assert owner.sent == GROUPS
+
+
+def test_an_edge_leaves_many_groups_in_many_turns() -> None:
+    """It came back without their members."""
+    owner = Owner()
+    with patch.object(group_coordinators, "AT_ONCE", 0):
+        for text in GROUPS:
+            owner.report(text)
+        again = cast(Any, Coordinators())
+        owner.tested.on_edge(again)
+        owner.settle()
+        assert owner.tested.groups == len(GROUPS)
+        owner.alarms.advance(STALE)
+        assert 0 < len(GROUPS) - owner.tested.groups < 10
+        owner.settle()
+    assert owner.tested.groups == 0
 
 
 def test_groups_of_a_crowd_keep_little_output(monkeypatch: pytest.MonkeyPatch) -> None:

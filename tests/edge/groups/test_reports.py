@@ -9,12 +9,13 @@ from unittest.mock import patch
 import pytest
 
 from tests.edge.groups.site import GROUP, PART, EdgeNode, Link, World
-from txbroker.edge.groups import group_coordinators
+from txbroker.edge.groups import edge_connections, group_coordinators
 from txbroker.edge.groups.group_coordinator import MOST_REPORTED
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.shared_subscriptions import REPEAT
 from txbroker.model.log_position import LogPosition
+from txbroker.runtime.slices import LONGEST
 
 
 def carry(world: World) -> None:
@@ -65,7 +66,7 @@ def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
     edge.join()
     carry(world)
     assert "c" in world.coordinators._groups[GROUP].edges
-    world.alarms.advance(group_coordinators.STALE)
+    world.alarms.advance(edge_connections.STALE)
     assert "c" not in world.coordinators._groups[GROUP].edges
 
 
@@ -151,7 +152,7 @@ def test_an_idle_group_outlives_its_durable_member_for_a_while(is_removed: bool)
     assert world.sessions[GROUP].expiry is None
     if is_removed:
         world.removed.add(edge.name)
-    pass_seconds(world, int(group_coordinators.STALE) + 1)
+    pass_seconds(world, int(edge_connections.STALE) + 1)
     assert set(world.coordinators._groups[GROUP].edges) == ({"c"} if is_removed else {"a", "c"})
     assert world.sessions[GROUP].expiry == (group_coordinators.GRACE if is_removed else None)
 
@@ -181,8 +182,40 @@ def test_a_break_before_the_first_report_forgets_no_edge() -> None:
     edge.cut()
     edge.join()
     edge.cut()
-    world.alarms.advance(group_coordinators.STALE)
+    world.alarms.advance(edge_connections.STALE)
     assert "c" in world.coordinators._groups[GROUP].edges
+
+
+def test_a_connection_that_goes_on_is_first_noted_as_broken() -> None:
+    """A zone of this node may end and open again: the break would end what was reported since."""
+    world = World(1, is_late=True)
+    edge = joined(world, 2, "c1")
+    link = edge.route.port
+    world.slices.charge(LONGEST)
+    world.coordinators.lose(cast(Any, link))
+    group = world.coordinators._groups[GROUP]
+    assert group.has_members
+    report = GroupReport(members=1, limit=1, is_first=True)
+    world.coordinators.report(cast(Any, link), GROUP, report)
+    carry(world)
+    assert group.has_members
+
+
+def test_an_edge_that_reports_before_the_break_is_noted_stays() -> None:
+    """Its earlier connection had broken in the same turn."""
+    world = World(1, is_late=True)
+    edge = joined(world, 2, "c1")
+    edge.cut()
+    edge.join()
+    edge.work()
+    link = cast(Link, edge.route.port)
+    while link.up:
+        world.carry(link)
+    group = world.coordinators._groups[GROUP]
+    port = group.edges["c"].port
+    carry(world)
+    world.alarms.advance(edge_connections.STALE)
+    assert port is group.edges["c"].port is link
 
 
 def test_returned_messages_keep_their_order() -> None:
@@ -411,7 +444,7 @@ def test_what_the_last_member_had_is_reported_until_it_is_durable() -> None:
     carry(world)
     edge.join()
     carry(world)
-    world.alarms.advance(group_coordinators.STALE)
+    world.alarms.advance(edge_connections.STALE)
     carry(world)
     world.edges[1].step("b1", answers=True)
     assert world.processed == {b"2/0": 1}

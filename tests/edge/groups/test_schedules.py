@@ -16,7 +16,7 @@ from tests.edge.groups.site import World
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_message_is_processed(seed: int) -> None:
-    world = World(seed)
+    world = World(seed, is_late=seed % 2 == 1)
     world.run(600)
     world.settle()
     assert world.is_done(), "a message is held for ever"

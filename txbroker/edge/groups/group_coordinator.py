@@ -59,7 +59,6 @@ class GroupEdge:
     - `sent`: messages lent on the present connection; at most `limit`.
     - `turns`: messages lent for each member, by which edges take turns.
     - `has`: the messages lent in runs that are not answered.
-    - `awaited`: the connection on which its first report is due.
     """
 
     name: str
@@ -70,7 +69,6 @@ class GroupEdge:
     sent: int = 0
     turns: float = 0.0
     has: PlaceSet = attrs.field(factory=PlaceSet)
-    awaited: MemberPort | None = None
 
     @property
     def has_members(self) -> bool:
@@ -241,8 +239,6 @@ class GroupCoordinator:
         edge = self.edges.get(port.edge_name)
         if edge is None:
             return
-        if edge.awaited is port:
-            edge.awaited = None
         if edge.port is not port:
             return
         edge.port, edge.members = None, 0
@@ -373,7 +369,7 @@ class GroupCoordinator:
 
     def _begin(self, edge: GroupEdge, port: MemberPort, report: GroupReport) -> None:
         """Apply the first report on a connection: all that the edge has of the group's messages."""
-        edge.port, edge.sent, edge.awaited = port, 0, None
+        edge.port, edge.sent = port, 0
         held, done = report.held, report.done
         self._forget_held(edge)  # of an earlier connection, or process
         for place in self._lent_to(edge):

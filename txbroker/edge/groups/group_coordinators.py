@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from txbroker.core import Router
+from txbroker.edge.groups.edge_connections import STALE, EdgeConnections
 from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge
 from txbroker.edge.groups.member_port import MemberPort
 from txbroker.edge.routing.group_report import GroupReport
@@ -38,9 +39,6 @@ GRACE: Final = 60
 
 NO_RETAINED: Final = 2 << 4
 """The retain handling of shared subscriptions: they get no retained messages."""
-
-STALE: Final = 5.0
-"""Seconds after which an edge that came back without members has none."""
 
 CROWD: Final = 100
 """Groups that wait to be flushed, beyond which they are a crowd."""
@@ -92,6 +90,9 @@ class GroupCoordinators:
         self._reports_due_until = 0.0
         self._max_packet = max_packet
         self._groups: dict[str, GroupCoordinator] = {}
+        self._connections = EdgeConnections(
+            self._groups, slices=slices, timers=timers, release=self._release, drop=self._drop
+        )
         self._connecting: set[str] = set()
         self._line: dict[str, None] = {}  # groups whose session has to be found or made
         self._looked_up: set[str] = set()  # of those that connect: begun since the last second
@@ -109,6 +110,7 @@ class GroupCoordinators:
 
     def report(self, port: MemberPort, text: str, report: GroupReport) -> None:
         """Apply an edge's report on the members of a group."""
+        self._connections.finish(port)
         group = self._groups.get(text)
         if group is None:
             if report.is_over and text not in self._edge.clients.sessions:
@@ -121,6 +123,8 @@ class GroupCoordinators:
                 self._edge.counters.add("group.over_limit")
                 return
             group = self._groups[text] = self._make(text)
+        if report.is_first:
+            self._connections.note_first(port, group)
         had_members = port.edge_name in group.edges
         group.report(port, report)
         if group.has_members:
@@ -134,24 +138,12 @@ class GroupCoordinators:
 
     def lose(self, port: MemberPort) -> None:
         """Note that an edge's connection broke."""
-        for group in list(self._groups.values()):
-            group.lose(port)
-            if not group.has_members:
-                self._release(group)
+        self._connections.lose(port)
 
     def on_edge(self, port: MemberPort) -> None:
         """Note that an edge has connected: its first reports are due."""
         self._reports_due_until = self._timers.now() + STALE
-        stale = []
-        for group in self._groups.values():
-            known = group.edges.get(port.edge_name)
-            if known is not None:
-                if known.port is not None:
-                    group.lose(known.port)  # an earlier connection, whose end comes later
-                known.awaited = port
-                stale.append(group)
-        if stale:
-            self._timers.call_later(STALE, lambda: self._drop_stale(stale, port))
+        self._connections.begin(port)
 
     # from the node
 
@@ -375,12 +367,6 @@ class GroupCoordinators:
         for edge in list(group.edges.values()):
             if edge.port is None and self._is_removed(edge.name):
                 self._drop(group, edge)
-
-    def _drop_stale(self, groups: list[GroupCoordinator], port: MemberPort) -> None:
-        for group in groups:
-            known = group.edges.get(port.edge_name)
-            if known is not None and known.awaited is port:
-                self._drop(group, known)
 
     def _drop(self, group: GroupCoordinator, edge: GroupEdge) -> None:
         group.remove(edge)
