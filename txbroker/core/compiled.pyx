@@ -19,7 +19,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.math cimport INFINITY, ceil
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 from libcpp cimport bool as cbool
 from libcpp.algorithm cimport partial_sort, stable_sort
 from libcpp.string cimport string

@@ -11,6 +11,7 @@ import itertools
 import pytest
 
 from tests.conformance.level5_statements import level5_statement
+from txbroker.mqtt.wire.fields import FieldReader
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.properties import (
     NO_PROPERTIES,
@@ -193,8 +194,8 @@ def test_message_carries_its_properties_as_they_came() -> None:
     """Alias, identifiers and will delay are of one hop; the rest keeps its bytes and order."""
     user, expiry = b"\x26\0\1k\0\1v", b"\2\0\0\0\1"
     raw = b"\x0b\1" + user + b"\x23\0\1" + expiry + b"\x0b\2"
-    carried, properties = split_properties(raw, PacketKind.PUBLISH)
-    will, delayed = split_properties(user + b"\x18\0\0\0\7" + expiry, PacketKind.WILL)
+    carried, properties = split_properties(FieldReader(raw), PacketKind.PUBLISH)
+    will, delayed = split_properties(FieldReader(user + b"\x18\0\0\0\7" + expiry), PacketKind.WILL)
 
     assert user + expiry == carried == will
     assert (1, (1, 2), 1) == (

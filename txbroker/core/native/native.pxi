@@ -3,6 +3,7 @@
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** data, Py_ssize_t size) except -1
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+    Py_ssize_t Py_REFCNT(PyObject* whole)
 
 cdef extern from "native/bytes.hpp" namespace "txbroker" nogil:
     ctypedef unsigned char Byte

@@ -169,9 +169,8 @@ public:
     bool is_list(const Byte* properties, size_t size) {
         if (!size || (size == last_list_size_ && are_same(properties, last_list_, size))) return true;
         Traits traits;
-        if (!are_plain(properties, size, traits) || traits.is_over) return false;
+        if (!are_plain(properties, size, traits, MOST_PROPERTIES) || traits.is_over) return false;
         if (leaves_expiring && traits.expires) return false;
-        if (traits.count > MOST_PROPERTIES) return false;
         if (leaves_text && traits.is_text) return false;
         last_list_ = properties;
         last_list_size_ = size;

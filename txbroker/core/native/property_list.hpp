@@ -50,14 +50,15 @@ struct Traits {
     size_t count = 0;      // of properties
 };
 
-// Whether properties are those that travel with a message, and legal.
-inline bool are_plain(const Byte* at, size_t size, Traits& traits) {
+// Whether properties are those that travel with a message, and legal; at most so many. A walk over
+// the millions that a packet has room for would keep all clients waiting for 9 ms.
+inline bool are_plain(const Byte* at, size_t size, Traits& traits, size_t most = SIZE_MAX) {
     traits = Traits();
     const Byte* const end = at + size;
     uint64_t known = 0;
     while (at < end) {
         const Byte identifier = *at++;
-        ++traits.count;
+        if (++traits.count > most) return false;
         if (identifier > USER_PROPERTY || known >> identifier & 1) return false;
         if (identifier != USER_PROPERTY) known |= uint64_t(1) << identifier;
         const Byte* text = at + 2;

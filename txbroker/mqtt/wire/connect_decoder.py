@@ -14,9 +14,9 @@ from txbroker.mqtt.wire.level5_clauses import names_level_5
 from txbroker.mqtt.wire.packet_kind import PacketKind
 from txbroker.mqtt.wire.packets import Connect, Will
 from txbroker.mqtt.wire.properties import (
-    decode_properties,
     may_limit,
     packet_limit,
+    read_properties,
     split_properties,
 )
 from txbroker.mqtt.wire.reason_codes import ReasonCode
@@ -83,7 +83,7 @@ def _decode_level_5(body: bytes) -> Connect:
     fields = FieldReader(body, len(LEVEL_5))
     flags, keep_alive = fields.byte(), fields.uint16()
     _check_flags(flags)
-    properties = decode_properties(fields.property_list(), PacketKind.CONNECT)
+    properties = read_properties(fields.property_list(), PacketKind.CONNECT)
     client_id = fields.text()  # [MQTT-3.1.3-3]
     # [MQTT-3.1.2-9] [MQTT-3.1.2-17] [MQTT-3.1.2-19] of the text of MQTT 5.0
     will = _level_5_will(flags, fields) if flags & 0x04 else None
@@ -139,7 +139,7 @@ def refusal_limit(body: bytes, *, is_whole: bool) -> int:
     limit: int | None = None
     try:
         fields.byte(), fields.uint16()
-        limit = packet_limit(fields.property_list())
+        limit = packet_limit(fields.property_list().rest())
     except ProtocolViolation:
         if is_whole and not may_limit(body[at:]):
             limit = 0

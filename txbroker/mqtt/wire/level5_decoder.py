@@ -40,7 +40,7 @@ from txbroker.mqtt.wire.packets import (
 from txbroker.mqtt.wire.properties import (
     NO_PROPERTIES,
     Properties,
-    decode_properties,
+    read_properties,
     split_properties,
 )
 from txbroker.mqtt.wire.reason_codes import LEGAL_CODES, ReasonCode
@@ -56,10 +56,10 @@ def decode_publish(first_byte: int, body: bytes) -> Publish:
     fields = FieldReader(body)
     raw_topic = fields.binary()
     packet_id = fields.packet_id() if qos else None
-    raw = fields.property_list()
-    properties = NO_PROPERTIES
-    if raw:
-        raw, properties = split_properties(raw, PacketKind.PUBLISH)
+    listed = fields.property_list()
+    raw, properties = b"", NO_PROPERTIES
+    if listed:
+        raw, properties = split_properties(listed, PacketKind.PUBLISH)
     alias = properties.topic_alias or 0
     if raw_topic:
         is_short = len(raw_topic) <= RECENT_TOPIC_BYTES
@@ -79,7 +79,7 @@ def request_head(body: bytes, kind: PacketKind) -> tuple[int, Properties, int]:
     """Decode a SUBSCRIBE or UNSUBSCRIBE up to its filters; return their offset, too."""
     fields = FieldReader(body)
     packet_id = fields.packet_id()
-    properties = decode_properties(fields.property_list(), kind)
+    properties = read_properties(fields.property_list(), kind)
     if not fields:
         rule = "MQTT-3.8.3-2" if kind is PacketKind.SUBSCRIBE else "MQTT-3.10.3-2"
         # [MQTT-3.8.3-2] [MQTT-3.10.3-2]
@@ -147,7 +147,7 @@ def _decode_connack(body: bytes) -> Connack:
         # [MQTT-3.2.2-6]
         reason = "A CONNACK refuses the connection and has a session present."
         raise ProtocolViolation("MQTT-3.2.2-6", reason, reason_code=ReasonCode.PROTOCOL_ERROR)
-    properties = decode_properties(fields.property_list(), PacketKind.CONNACK)
+    properties = read_properties(fields.property_list(), PacketKind.CONNACK)
     fields.end()
     return Connack(flags == 1, code, properties)
 
@@ -180,7 +180,7 @@ def _reason(fields: FieldReader, kind: PacketKind) -> tuple[int, Properties]:
     code = _checked(fields.byte(), kind)
     if not fields:
         return code, NO_PROPERTIES
-    properties = decode_properties(fields.property_list(), kind)
+    properties = read_properties(fields.property_list(), kind)
     fields.end()
     return code, properties
 
@@ -189,7 +189,7 @@ def _decode_answer(packet: type[Suback] | type[Unsuback], kind: PacketKind, body
     """Decode a SUBACK or UNSUBACK."""
     fields = FieldReader(body)
     packet_id = fields.packet_id()
-    properties = decode_properties(fields.property_list(), kind)
+    properties = read_properties(fields.property_list(), kind)
     codes = tuple(_checked(code, kind) for code in fields.rest())
     if not codes:
         raise truncated()

@@ -197,26 +197,32 @@ _OF_ONE_HOP: Final = frozenset({"subscription_identifiers", "topic_alias", "will
 """Properties of a message that end here: they are of a connection, or of the server."""
 
 
-@names_level_5
 def decode_properties(raw: bytes, packet_kind: PacketKind) -> Properties:
     """Decode the content of a property list; raises `ProtocolViolation`."""
-    return _collect(list(_walk(raw, packet_kind)), packet_kind) if raw else NO_PROPERTIES
+    return read_properties(FieldReader(raw), packet_kind)
 
 
 @names_level_5
-def split_properties(raw: bytes, packet_kind: PacketKind) -> tuple[bytes, Properties]:
+def read_properties(fields: FieldReader, packet_kind: PacketKind) -> Properties:
+    """Read the content of a property list; raises `ProtocolViolation`."""
+    return _collect(list(_walk(fields, packet_kind)), packet_kind) if fields else NO_PROPERTIES
+
+
+@names_level_5
+def split_properties(fields: FieldReader, packet_kind: PacketKind) -> tuple[bytes, Properties]:
     """
-    Decode the list of a PUBLISH or a will; return the content that the message carries on, too.
+    Read the list of a PUBLISH or a will; return the content that the message carries on, too.
 
     The properties that it does not carry are topic alias, subscription identifiers and will delay.
     """
-    if not raw:
-        return raw, NO_PROPERTIES
-    found = list(_walk(raw, packet_kind))
+    if not fields:
+        return b"", NO_PROPERTIES
+    start = fields.offset
+    found = list(_walk(fields, packet_kind))
     if any(row.name in _OF_ONE_HOP for row, _, _ in found):
         carried = b"".join(span for row, _, span in found if row.name not in _OF_ONE_HOP)
     else:
-        carried = raw
+        carried = fields.since(start)
     return carried, _collect(found, packet_kind)
 
 
@@ -270,9 +276,8 @@ def property_list(raw: bytes) -> bytes:
     return encode_length(len(raw)) + raw if raw else b"\0"
 
 
-def _walk(raw: bytes, kind: PacketKind) -> Iterator[tuple[Property, Any, bytes]]:
+def _walk(fields: FieldReader, kind: PacketKind) -> Iterator[tuple[Property, Any, bytes]]:
     """Yield the properties of a list in their order: row, checked value, and bytes of each."""
-    fields = FieldReader(raw)
     left = MOST_PROPERTIES
     while fields:
         left -= 1
@@ -288,7 +293,7 @@ def _walk(raw: bytes, kind: PacketKind) -> Iterator[tuple[Property, Any, bytes]]
             raise ProtocolViolation("section 2.2.2.2", reason)
         value = row.type.read(fields)
         _check(row, value, kind)
-        yield row, value, raw[start : fields.offset]
+        yield row, value, fields.since(start)
 
 
 def _check(row: Property, value: Any, kind: PacketKind) -> None:
