@@ -18,7 +18,7 @@ from tests.system.http2_attacks import CALL, CONTINUATION, HEADERS, PREFACE, SET
 from txbroker.rpc import control_port
 from txbroker.rpc.callers import Callers
 from txbroker.rpc.channels import SERVER_OPTIONS
-from txbroker.rpc.control_port import ControlPort
+from txbroker.rpc.control_port import FILES_EACH, ControlPort
 
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 LARGE = bytes(range(256)) * 16_000
@@ -164,6 +164,36 @@ async def test_a_port_without_files_accepts_again(monkeypatch: pytest.MonkeyPatc
             monkeypatch.setattr(control_port, "ceiling", lambda: 10_000)
             await until(lambda: served.port._ends)
             stranger.close()
+        assert [b"x"] == await served.echo(b"x")
+
+
+def vanish(connected: socket.socket) -> None:
+    """
+    Close a connection as a machine without power does: the peer hears nothing, until it asks.
+
+    Raises `PermissionError` for who is not root.
+    """
+    tcp_repair = 19
+    connected.setsockopt(socket.IPPROTO_TCP, tcp_repair, 1)
+    connected.close()
+
+
+@on_loop
+async def test_connections_of_peers_that_vanished_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They had no call, so gRPC never asks."""
+    monkeypatch.setattr(control_port, "GONE_AFTER", 3)
+    monkeypatch.setattr(control_port, "ceiling", lambda: 2 * FILES_EACH)  # for one connection
+    monkeypatch.setattr(control_port, "next_descriptor", lambda _: 0)
+    async with serving() as served:
+        stranger = served.dial()
+        stranger.sendall(PREFACE + frame(SETTINGS) + frame(SETTINGS, 1))
+        await until(lambda: len(served.port._ends) == 2 and not served.port._due)
+        try:
+            vanish(stranger)
+        except PermissionError:
+            pytest.skip("needs root")
         assert [b"x"] == await served.echo(b"x")
 
 

@@ -40,6 +40,14 @@ Open files of a connection: the peer's, and both ends of the one to gRPC.
 The port keeps at most a third as many ends as the process may open files.
 """
 
+GONE_AFTER: Final = 15
+"""
+Seconds in which a peer's machine must answer the kernel; a third of them without a word first.
+
+A machine that has lost its power or its address ends no connection. gRPC asks the peers of running
+calls alone. So dead connections took all open files of the port, and no other node came in.
+"""
+
 READ: Final = 64 * 1024
 """Bytes that one read takes; so many may wait for a slow reader."""
 
@@ -107,6 +115,7 @@ class ControlPort:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
             # Accepted connections inherit it.
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+            _look_for_life(made)
             try:
                 made.bind((address[0], port, *address[2:]))
                 made.listen(BACKLOG)
@@ -311,6 +320,16 @@ class ControlPort:
             os.unlink(self._path)
         with suppress(OSError):
             os.rmdir(self._folder)
+
+
+def _look_for_life(made: socket.socket) -> None:
+    """Let the kernel end connections whose peer is gone."""
+    probe = max(GONE_AFTER // 5, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, True)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(GONE_AFTER // 3, 1))
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
+    # Bytes that nobody acknowledges put off the questions: this bounds both.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * GONE_AFTER)
 
 
 def _name_of(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
