@@ -22,6 +22,7 @@ The fault harness: real trees of nodes under seeded faults, checked clients, a c
 | `switch` | the one for root: a namespace a node, and a switch that every packet passes |
 | `relay` | the other: every connection between nodes passes a relay |
 | `disks`, `disk.c` | slow disks, full disks, and power cuts that lose what was not synced |
+| `connections` | what a node's process has open, for a run that failed |
 | `rounds` | one tree from start to end: rounds of faults, each followed by a calm |
 
 Everything is black-box: processes started with the documented command line, MQTT sockets, the

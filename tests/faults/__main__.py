@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from . import clocks, disks
+from . import clocks, connections, disks
 from .cast import draw
 from .conditions import LABORATORY
 from .conditions import draw as draw_conditions
@@ -117,7 +117,7 @@ async def play(seed: int, options: argparse.Namespace, faults: list[str]) -> boo
     print(f"seed {seed} {tree.name}: {conditions}", flush=True)
     world = World(tree, network, folder, *libraries, conditions, mount=is_inside, seed=seed)
     the_play = Play(tree, cast, world, conditions, seed)
-    is_good = False
+    is_good, open_ones = False, dict[str, str]()
     try:
         await the_play.begin()
         is_good = True
@@ -126,6 +126,9 @@ async def play(seed: int, options: argparse.Namespace, faults: list[str]) -> boo
             is_good = is_good and not result.violations
             for text in summary(result.violations):
                 print(f"    {text}")
+            if result.violations:
+                running = {name: node.pid for name, node in world.nodes.items() if node.running}
+                open_ones = {name: connections.describe(pid) for name, pid in running.items()}
         return is_good
     except DoesNotStart as error:
         print(f"seed {seed} {tree.name} does not start: {error}")
@@ -135,6 +138,8 @@ async def play(seed: int, options: argparse.Namespace, faults: list[str]) -> boo
         if not is_good:
             kept = options.keep / f"seed-{seed}-{tree.name}"
             the_play.keep(kept)
+            for name, text in open_ones.items():
+                (kept / f"{name}.connections.txt").write_text(text + "\n")
             print(f"failed: {replay(seed, tree, options)}\nkept: {kept}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 
