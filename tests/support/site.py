@@ -23,7 +23,8 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.requests import OtherView, Registered, Reply, Request
+from txbroker.directory.reachability import LONGEST
+from txbroker.directory.requests import OtherView, Register, Registered, Reply, Request, Take
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -520,6 +521,8 @@ class Node:
                 if reply is None:
                     self.directory.reach.missed(node, began)
                 else:
+                    if not isinstance(request, Take):
+                        self.directory.reach.answered(node, began)
                     self.directory.record_contact(node)
             if isinstance(reply, OtherView):
                 share = self.directory.on_other_view(node, reply)
@@ -533,7 +536,16 @@ class Node:
             return
         back = self.guarded_with(finish)
         self.when_safe(lambda: self.site.send(self, node, request, back))
-        self.site.after(CALL_TIMEOUT, self.guarded(lambda: finish(None)))
+        patience = self.directory.reach.patience(node)
+        if isinstance(request, Register):
+            self.site.after(patience, self.guarded(lambda: self.late(node, request, began)))
+            patience = LONGEST
+        self.site.after(patience, self.guarded(lambda: finish(None)))
+
+    def late(self, node: str, batch: Register, began: float) -> None:
+        """A batch has no answer in time; it may come yet."""
+        self.directory.reach.missed(node, began)
+        self.directory.replicator.late(node, batch, began)
 
     def guarded_with(self, action: Callable[[Any], object]) -> Callable[[Any], None]:
         values: list[Any] = []

@@ -31,6 +31,7 @@ from txbroker.directory.entry import (
     testament_from,
     unpack,
 )
+from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.silent_members import SilentMembers
 from txbroker.mqtt.wire.message import WillId, owner_of_will
@@ -171,6 +172,7 @@ class WillWatch:
         parts: DirectoryParts,
         *,
         silence: SilentMembers,
+        reach: Reachability,
         own: OwnWills,
         forget: Callable[[str, DirectoryWill], None],
         sent: SentWills,
@@ -180,6 +182,7 @@ class WillWatch:
         self._members = parts.members
         self._replica = parts.replica
         self._silence = silence
+        self._reach = reach
         self._own = own
         self._forget = forget
         self._sent_wills = sent
@@ -232,9 +235,12 @@ class WillWatch:
     # internal
 
     def _execute(self, node: str) -> Procedure[None]:
+        began, patience = self._now(), self._reach.patience(node)
         if (yield from ask(node, Ping())) is not None:
             self._silence.record_contact(node)
             return
+        if self._reach.is_early(began, patience):
+            return  # this node or its machine has become busy: nobody would answer in time
         self._silence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}

@@ -22,6 +22,7 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.member_checks import check_request
 from txbroker.directory.members import LIMIT
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Lookup,
     OtherView,
@@ -33,7 +34,7 @@ from txbroker.directory.requests import (
     ShareMembers,
 )
 from txbroker.directory.rpc import directory_convert as wire
-from txbroker.directory.rpc.directory_calls import TIMEOUT, Commit, DirectoryCalls, Tables
+from txbroker.directory.rpc.directory_calls import Commit, DirectoryCalls, Tables
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
@@ -288,7 +289,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         member, is_member = asked.member, False
         try:
             stub = self._channels.stub(member.grpc)
-            reply = await stub.Status(control_pb2.StatusRequest(), timeout=TIMEOUT)
+            reply = await stub.Status(control_pb2.StatusRequest(), timeout=SHORTEST)
             # An older node reports no identity of its data folder: the name alone must do.
             is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
             is_member = reply.node == member.name and is_same
@@ -329,7 +330,10 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     async def _register(self, name: str, batch: Register) -> None:
         directory = self._directory
+        loop, patience = asyncio.get_running_loop(), directory.reach.patience(name)
+        late = loop.call_later(patience, self._miss, name, batch, self._now())
         answer = await self._calls.send(name, batch)
+        late.cancel()
         if isinstance(answer, Registered):
             directory.replicator.answered(name, batch, answer, self._now())
             directory.conflicts.on_registered(batch, answer)
@@ -341,6 +345,11 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             directory.replicator.failed(name, batch, self._now())
         self._end_pauses()
         self.wake()
+
+    def _miss(self, name: str, batch: Register, began: float) -> None:
+        """Note that a keeper has not answered a batch in time; the answer may come yet."""
+        self._directory.reach.missed(name, began)
+        self._directory.replicator.late(name, batch, began)
 
     @property
     def _must_hurry(self) -> bool:
