@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tests.storage.test_committer import run_apart
 from txbroker.directory.effects import Pause, SendRequest
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Request
+from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Register, Request
 from txbroker.directory.rpc import directory_calls
 from txbroker.directory.rpc import directory_convert as wire
 from txbroker.directory.rpc.directory_calls import CLAIMS, OWN_TABLES, DirectoryCalls
@@ -129,6 +129,37 @@ def test_a_lookup_at_two_keepers_needs_no_task(own_suffices: bool) -> None:
         assert asked == ([] if own_suffices else ["b"])
 
     run_apart(scenario())
+
+
+def test_a_turn_sends_few_entries_of_many() -> None:
+    """The batches of the others leave in turns of their own."""
+    entry = CLAIM.entry
+    batch = Register(view=b"", established=True, life=1, keeper_life=1, entries=(entry,) * 500)
+    left = {f"n{number}": batch for number in range(9)}
+    started: list[Any] = []
+    turns: list[Any] = []
+    made = shell(Disk())
+    made._tasks = cast(
+        Any, SimpleNamespace(start=lambda task: (started.append(task), task.close()))
+    )
+    made._flush_queue = cast(Any, SimpleNamespace(mark_next=turns.append))
+    made._directory = cast(
+        Any,
+        SimpleNamespace(
+            members=SimpleNamespace(peers=lambda: list(left), is_alone=True),
+            admission=SimpleNamespace(due=list),
+            replicator=SimpleNamespace(
+                batch=lambda name, now: left.pop(name), advance=lambda: False
+            ),
+        ),
+    )
+    sent = []
+    while left:
+        made.flush()
+        sent.append(len(started) - sum(sent))
+        assert len(turns) == len(sent) - (not left)
+
+    assert [2, 2, 2, 2, 1] == sent
 
 
 def test_a_pause_ends_when_a_keeper_has_answered_or_its_time_is_over() -> None:
