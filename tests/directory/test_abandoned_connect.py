@@ -25,3 +25,13 @@ def test_search_that_its_client_left_begins_no_session(is_fresh: bool) -> None:
 
     assert [] == whole.holders("x")
     assert not left.is_open and left.present is None
+
+
+def test_client_that_sends_all_at_once_is_served() -> None:
+    """Its packets wait unread behind CONNECT, and the end of the connection behind them."""
+    whole = site("abc")
+    connection = whole.nodes["a"].connect("x")
+    connection.has_left = True
+    whole.run_until(lambda: connection.is_answered)
+
+    assert connection.present is False

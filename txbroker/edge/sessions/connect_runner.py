@@ -28,6 +28,11 @@ class ConnectRunner:
         self._runner = runner
         self._when_durable = when_durable
         self._throttle = ConnectThrottle(runner, timers)
+        self._timers = timers
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+        return self._timers.now()
 
     def run(self, procedure: ConnectProcedure[None]) -> bool:
         """Run the procedure up to a step that has to wait; return True if it has ended."""

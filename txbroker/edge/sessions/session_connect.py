@@ -46,6 +46,13 @@ from txbroker.mqtt.wire.properties import NO_PROPERTIES
 IN_STORE: Final = AwaitDurable()
 """The step that each kept session has to wait for."""
 
+GIVES_UP: Final = 1.0
+"""
+Seconds after which a client that sends no more counts as gone.
+
+A client may send all its packets behind CONNECT and close the connection: these packets count.
+"""
+
 
 @attrs.frozen
 class ConnectRefused:
@@ -159,9 +166,7 @@ class SessionConnect:
     ) -> ConnectProcedure[SessionFound | ConnectRefused | None]:
         """Bring the client's kept session here, or let one begin here; None: the client is gone."""
         self._looked_up[client_id] = client
-        directory = self._directory
-        # Without other members no search takes so long that its client gives up.
-        is_wanted = (_is_open if directory.members.is_only else _is_there)(client)
+        directory, is_wanted = self._directory, _is_there(client, self.runner.now)
         found: SessionFound | TakeoverRefused = yield LookUp(
             make=lambda: directory.take_over(client_id, is_wanted), client=client, is_clean=False
         )
@@ -176,13 +181,14 @@ def _is_open(client: ConnectingClient) -> Callable[[], bool]:
     return lambda: client.is_open
 
 
-def _is_there(client: ConnectingClient) -> Callable[[], bool]:
+def _is_there(client: ConnectingClient, now: Callable[[], float]) -> Callable[[], bool]:
     """
-    Look at the connection, too: nothing is read from it before CONNACK, the client's end included.
+    Look at the connection, too, from `GIVES_UP` on: nothing is read from it before CONNACK.
 
     The client may have a clean session elsewhere since. A session that begins now would outlive it.
     """
-    return lambda: client.is_open and not client.drop_if_gone()
+    until = now() + GIVES_UP
+    return lambda: client.is_open and (now() < until or not client.drop_if_gone())
 
 
 class PublishBarrier:
