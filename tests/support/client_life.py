@@ -86,6 +86,13 @@ class Life:
             found += [f"{name} has session {client_id}" for client_id in sessions]
             found += [f"{name} remembers {move}" for move in moves.items()]
             found += [f"{name} tells of {entry}" for entry in directory.replicator.gone.values()]
+            beside = {
+                "clients": directory.connected.remembered,
+                "discards": len(directory.clearings),
+                "copies": len(directory.ownership.arriving),
+                "nodes to tell": len(directory.replica.entries.losers()),
+            }
+            found += [f"{name} has {count} {what}" for what, count in beside.items() if count]
             for entry in directory.replica.entries.durable():
                 named = self.site.nodes[entry.node]
                 if not named.is_up or entry.client_id not in named.directory.ownership.held:
