@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,29 @@ def test_taken_ahead_is_a_small_part_of_what_is_free(
         ahead.append(file.stat().st_size - position - MIB // 2)
 
     assert most // 2 <= max(ahead) <= most
+
+
+@pytest.mark.parametrize(
+    ("pause", "steps"),
+    [(files.QUICK / 3, [64, 64, 128, 256, 512]), (files.QUICK * 2, [64, 64, 64, 64, 64])],
+    ids=["quick", "slow"],
+)
+def test_more_is_taken_ahead_at_once_while_it_is_used_up_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, steps: list[int]
+) -> None:
+    """A sync that comes upon new space may take long: a flood must not cause many of these."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    file = tmp_path / "log"
+    tail = LogTail(file, is_new=True, step=64 * MIB)
+    found = []
+    for _ in steps:
+        before = file.stat().st_size
+        tail.write([b"x"], before, 128 * MIB)
+        found.append((file.stat().st_size - before) // 1024)
+        now[0] += pause
+
+    assert steps == found
 
 
 @pytest.mark.parametrize("is_unread", [False, True])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,13 @@ _FIRST_STEP = 64 * 1024
 _LARGEST_STEP = 4 * 1024 * 1024
 _SHARE = 16  # divides a file's size: the preallocation beyond the first step
 _SHARE_OF_FREE = 16
+
+QUICK = 1.0
+"""
+Seconds in which a step of preallocated space is used up quickly: the next step is twice as large.
+
+Each step may delay a sync. With steps by the file's size a flood took one at each tenth sync.
+"""
 
 _ZEROS: Final = memoryview(bytes(256 * 1024))
 
@@ -92,6 +101,7 @@ class LogTail:
         self._step = max(4096, min(_LARGEST_STEP, step))
         self._allocated = os.fstat(self.file.fd).st_size
         self._unread = _DONT_CACHE
+        self._last_step, self._stepped_at = 0, -math.inf
 
     def write(
         self, buffers: Sequence[Octets], position: int, limit: int, *, is_unread: bool = False
@@ -120,11 +130,15 @@ class LogTail:
 
     def _allocate(self, end: int, limit: int, *, is_filled: bool) -> None:
         """Preallocate space behind `end`, which `is_filled` unless nobody waits for syncs."""
+        now = time.monotonic()
+        is_quick = now - self._stepped_at < QUICK
         step = min(_FIRST_STEP, self._step)
         # Small logs must stay small, and preallocation must not use the reserve of a short disk.
-        most = min(self._step, end // _SHARE, _free(self.file.fd) // _SHARE_OF_FREE)
+        most = max(end // _SHARE, 2 * self._last_step if is_quick else 0)
+        most = min(self._step, most, _free(self.file.fd) // _SHARE_OF_FREE)
         while step * 2 <= most:
             step *= 2
+        self._last_step, self._stepped_at = step, now
         target = max(min(end - end % step + step, limit), end)
         try:
             os.posix_fallocate(self.file.fd, self._allocated, target - self._allocated)
