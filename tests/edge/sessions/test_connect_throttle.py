@@ -9,7 +9,7 @@ from tests.support.clock import Clock
 from tests.support.connects import Patient
 from txbroker.directory.effects import Procedure
 from txbroker.edge.sessions.connect_procedure import LookUp
-from txbroker.edge.sessions.connect_throttle import AT_ONCE, PATIENCE, ConnectThrottle
+from txbroker.edge.sessions.connect_throttle import AT_ONCE, MOST_LEFT, PATIENCE, ConnectThrottle
 from txbroker.runtime.fair_shares import CROWD
 
 
@@ -48,6 +48,14 @@ class Bench:
     def come(self, *names: Any, source: str = "") -> None:
         for name in names:
             self._come(name, source)
+
+    def pass_turns(self, count: int = 1_000) -> None:
+        """Do what is due at once, in so many turns."""
+        for _ in range(count):
+            due = [alarm for alarm in self.clock.alarms if alarm.due <= self.clock.now()]
+            for alarm in due:
+                alarm.cancel()
+                alarm.action()
 
     def _come(self, name: Any, source: str) -> None:
         look_up = LookUp(make=lambda: name, client=Waiter(self, name, source), is_clean=False)
@@ -106,12 +114,29 @@ def test_who_has_left_is_not_looked_for() -> None:
     bench.come(*range(AT_ONCE), *("gone",) * 1_000, *range(CROWD))
     bench.gone.add("gone")
     bench.runner.end()
+    bench.pass_turns()
     assert [AT_ONCE - 1, 0] == bench.runner.names[-2:] and bench.looked_at == 1_000
     assert ["gone"] * 1_000 == bench.dropped
     bench = Bench()
     bench.come(*range(AT_ONCE), *("left",) * 1_000, *range(CROWD))
     bench.runner.end()
+    bench.pass_turns()
     assert [AT_ONCE - 1, 0] == bench.runner.names[-2:] and len(bench.runner.names) == AT_ONCE
+
+
+def test_a_crowd_that_has_left_is_dropped_in_many_turns() -> None:
+    """The node was deaf for a tenth of a second."""
+    bench = Bench()
+    bench.come(*range(AT_ONCE), *("left",) * (3 * MOST_LEFT), *range(CROWD))
+    bench.runner.end(5)
+    assert len(bench.dropped) == MOST_LEFT
+    bench.pass_turns(1)
+    assert len(bench.dropped) == 2 * MOST_LEFT
+    bench.come("later", source="other")
+    assert len(bench.dropped) == 2 * MOST_LEFT
+    bench.pass_turns()
+    assert len(bench.dropped) == 3 * MOST_LEFT
+    assert "later" in bench.runner.names and len(bench.runner.names) == AT_ONCE
 
 
 def test_what_ends_at_once_is_no_deep_matter() -> None:
