@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from tests.support.clock import Clock
-from txbroker.runtime.deadlines import GRAIN, Deadlines
+from txbroker.runtime.deadlines import GRAIN, RING_FOR, Deadlines
 
 
 @attrs.define(eq=False)
@@ -57,6 +57,33 @@ def test_one_call_for_all() -> None:
     assert [who for who in several if who.called] == several[::5]
     pump(clock, [GRAIN] * 50)
     assert all(len(who.called) == 1 for who in several)
+
+
+def test_a_crowd_with_one_deadline_is_called_in_many_turns() -> None:
+    """Thousands of clients with one keep-alive went silent: the node was deaf as it closed them."""
+    clock = Clock()
+    deadlines = Deadlines(clock)
+
+    def work() -> None:
+        clock._now += RING_FOR / 3.5
+
+    crowd = [Waiting(clock, then=work) for _ in range(20)]
+    for who in crowd:
+        deadlines.set(who, 1.0)
+    later = Waiting(clock)
+    deadlines.set(later, 1.0 + GRAIN)
+    turns = []
+    clock.advance(1.0 - GRAIN)
+    clock._now += GRAIN * 1.5
+    while clock.alarms and not later.called:
+        (alarm,) = clock.alarms
+        if alarm.due > clock.now():
+            clock._now = alarm.due
+        alarm.cancel()
+        alarm.action()
+        turns.append(sum(len(who.called) for who in crowd))
+    assert turns[:5] == [4, 8, 12, 16, 20]
+    assert len(later.called) == 1 and not clock.alarms
 
 
 def test_cancelled() -> None:
