@@ -35,7 +35,7 @@ def test_taken_ahead_is_a_small_part_of_what_is_free(
 
 @pytest.mark.parametrize(
     ("pause", "steps"),
-    [(files.QUICK / 3, [64, 64, 128, 256, 512]), (files.QUICK * 2, [64, 64, 64, 64, 64])],
+    [(files.QUICK / 3, [64, 192, 768, 3072, 4096]), (files.QUICK * 2, [64, 64, 64, 64, 64])],
     ids=["quick", "slow"],
 )
 def test_more_is_taken_ahead_at_once_while_it_is_used_up_quickly(

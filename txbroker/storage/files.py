@@ -22,7 +22,7 @@ _SHARE_OF_FREE = 16
 
 QUICK = 1.0
 """
-Seconds in which a step of preallocated space is used up quickly: the next step is twice as large.
+Seconds in which a step of preallocated space is used up quickly: the next is four times as large.
 
 Each step may delay a sync. With steps by the file's size a flood took one at each tenth sync.
 """
@@ -134,7 +134,7 @@ class LogTail:
         is_quick = now - self._stepped_at < QUICK
         step = min(_FIRST_STEP, self._step)
         # Small logs must stay small, and preallocation must not use the reserve of a short disk.
-        most = max(end // _SHARE, 2 * self._last_step if is_quick else 0)
+        most = max(end // _SHARE, 4 * self._last_step if is_quick else 0)
         most = min(self._step, most, _free(self.file.fd) // _SHARE_OF_FREE)
         while step * 2 <= most:
             step *= 2
