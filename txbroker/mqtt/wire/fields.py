@@ -85,6 +85,10 @@ class FieldReader:
 
         The copy of a list that is refused, of many megabytes, took the node 9 ms.
         """
+        at = self._offset
+        if at < self._end and not self._body[at]:  # most lists are empty
+            self._offset = at + 1
+            return _NOTHING
         start = self._pass(self.varint())
         return FieldReader(self._body, start, self._offset)
 
@@ -125,6 +129,9 @@ class FieldReader:
         """Raise `ProtocolViolation` if bytes are left."""
         if self:
             raise trailing()
+
+
+_NOTHING = FieldReader(b"")
 
 
 def pack_sized(raw: bytes) -> bytes:
