@@ -71,7 +71,7 @@ def test_space_that_is_taken_ahead_is_filled_where_syncs_are_awaited(
     monkeypatch.setattr(os, "pwritev", pwritev)
     tail = LogTail(tmp_path / "log", is_new=True, step=64 * MIB)
     position, data = 0, b""
-    for size in (1, 100, 70_000, 12 * MIB, 5):
+    for size in (1, 100, 10_000, 9_000, 46_500, 5):
         tail.write([bytes([1]) * size], position, 128 * MIB, is_unread=is_unread)
         data += bytes([1]) * size
         position += size
@@ -84,6 +84,25 @@ def test_space_that_is_taken_ahead_is_filled_where_syncs_are_awaited(
         if some.start <= reached:
             reached = max(reached, some.stop)
     assert (reached == len(kept)) is not is_unread
+
+
+def test_space_for_few_writes_is_not_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte of a flood of large records would go to the disk twice."""
+    written: list[int] = []
+    real = os.pwritev
+
+    def pwritev(fd: int, buffers: list[bytes], position: int, flags: int = 0) -> int:
+        written.append(sum(map(len, buffers)))
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    tail = LogTail(tmp_path / "log", is_new=True, step=64 * MIB)
+    for number in range(20):
+        tail.write([bytes(2 * MIB)], number * 2 * MIB, 128 * MIB)
+
+    assert written == [2 * MIB] * 20
 
 
 def test_what_nobody_reads_soon_is_not_kept_in_memory_where_the_system_can_do_that(
