@@ -189,7 +189,7 @@ class ControlPlane:
         if self._owner is not None and self._owner.holding.is_due:
             self._owner.holding.open()
             self.parent.adopt(self._node_base.node_grant.table.cuts())
-        self._edge_role.on_lineage()
+        self._edge_role.on_granted()
 
     def _on_refused(self, refused: JoinRefused) -> None:
         node_grant, reason = self._node_base.node_grant, refused.reason
