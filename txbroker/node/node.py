@@ -13,6 +13,7 @@ from typing import Any
 from txbroker import __version__
 from txbroker.config import NodeConfig, reread
 from txbroker.core import KIND
+from txbroker.delegation.timeouts import LOST_AFTER
 from txbroker.model.errors import ConfigError
 from txbroker.mqtt.transport.protocol import MqttFactory
 from txbroker.node.control_plane import ControlPlane
@@ -114,8 +115,12 @@ class Node:
         self._edge_role.on_lineage()
         self.edge.interests.refresh()
         is_copy = node_grant.restored and node_grant.parent is not None
+        has_old_sessions = node_grant.restored
         if is_copy:
             await self._control.join_first()
+        if has_old_sessions:
+            # Otherwise a client would get here what it has got at the node to which it had moved.
+            await self._edge_role.directory_shell.await_rivals(LOST_AFTER)
         await self._listeners.for_clients(MqttFactory(self._edge_role.mqtt))
         mqtt = self._listeners.mqtt
         before_ready()

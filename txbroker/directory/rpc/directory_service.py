@@ -116,6 +116,17 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             self.flush()
             self._flush_queue.end()
 
+    async def await_rivals(self, seconds: float) -> None:
+        """
+        Wait until sessions that count above those of a copy are known, and have taken these in.
+
+        Waits at most `seconds`, and for no keeper that does not answer.
+        """
+        until = self._now() + seconds
+        while self._now() < until and not self._is_undisputed:
+            await asyncio.sleep(OFTEN)
+            self.beat()
+
     def wake(self) -> None:
         """Schedule a flush at the end of this turn."""
         self._flush_queue.mark_dirty(self)
@@ -357,6 +368,11 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         """Note that a keeper has not answered a batch in time; the answer may come yet."""
         self._directory.reach.missed(name, began)
         self._directory.replicator.late(name, batch, began)
+
+    @property
+    def _is_undisputed(self) -> bool:
+        """True if no session here counts below another, as far as keepers that answer know."""
+        return self._directory.replicator.is_settled and not self._directory.conflicts.offers
 
     @property
     def _must_hurry(self) -> bool:
