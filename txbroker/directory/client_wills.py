@@ -33,21 +33,16 @@ from txbroker.directory.entry import (
 )
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
+from txbroker.directory.sent_wills import CHUNK, SentWills
 from txbroker.directory.silent_members import SilentMembers
 from txbroker.mqtt.wire.message import WillId, owner_of_will
 from txbroker.mqtt.wire.packets import Will
-
-CHUNK = 100
-"""Wills that one turn publishes."""
 
 MOST_BYTES = 32 * 1024 * 1024
 """Bytes of this node's wills, beyond which only small ones are accepted; keepers copy them."""
 
 SMALL = 1024
 """Bytes of a small will."""
-
-SENT_LIMIT = 100_000
-"""Upper bound of published wills of unreachable nodes in the table."""
 
 
 def will_id(client_id: str, node: str, directory_will: DirectoryWill) -> WillId:
@@ -118,50 +113,6 @@ class OwnWills:
     def of_earlier_lives(self) -> list[tuple[str, DirectoryWill]]:
         """Return the wills of connections that ended with an earlier process."""
         return [(c, t) for c, t in self._all.items() if t.life != self._life]
-
-
-class SentWills:
-    """
-    The durable record of the wills that this node published for unreachable nodes.
-
-    A node that returns is notified of its wills before it would publish them itself.
-    """
-
-    def __init__(self, table: DurableTable) -> None:
-        self._table = table
-        self._all: dict[tuple[str, str], WillSent] = {}
-        for _, value in table.items():
-            (node, client_id, life, number), _ = unpack(value)
-            self._all[node, client_id] = WillSent(client_id=client_id, life=life, number=number)
-
-    def add(self, node: str, will: WillSent) -> None:
-        """Record a published will; beyond `SENT_LIMIT` the oldest record is deleted."""
-        name = node, will.client_id
-        self._all[name] = will
-        self._table.put(_name(*name), pack([*name, will.life, will.number]))
-        if len(self._all) > SENT_LIMIT:
-            self._forget(next(iter(self._all)))
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def nodes(self) -> set[str]:
-        """Return the nodes to notify."""
-        return {node for node, _ in self._all}
-
-    def of(self, node: str) -> tuple[WillSent, ...]:
-        """Return at most `CHUNK` wills of which that node must be notified."""
-        return tuple(will for (name, _), will in self._all.items() if name == node)[:CHUNK]
-
-    def acknowledge(self, node: str, wills: Iterable[WillSent]) -> None:
-        """Delete the wills of which the node was notified."""
-        for will in wills:
-            if self._all.get((node, will.client_id)) == will:
-                self._forget((node, will.client_id))
-
-    def _forget(self, name: tuple[str, str]) -> None:
-        del self._all[name]
-        self._table.delete(_name(*name))
 
 
 class WillWatch:
@@ -379,10 +330,6 @@ def _delay_of(entry: DirectoryEntry) -> int:
     """Return the seconds for which the client may come back without a will."""
     will = entry.testament
     return 0 if will is None or not entry.persistent else will.will.delay
-
-
-def _name(node: str, client_id: str) -> bytes:
-    return f"{node}/{client_id}".encode()
 
 
 def _is_newer(other: DirectoryEntry, entry: DirectoryEntry) -> bool:

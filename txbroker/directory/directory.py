@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from txbroker.directory.client_wills import OwnWills, SentWills, WillWatch
+from txbroker.directory.client_wills import OwnWills, WillWatch
 from txbroker.directory.connected_clients import ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.directory_ports import DurableTable, PendingPublishes, SessionHost
@@ -54,6 +54,7 @@ from txbroker.directory.requests import (
     Take,
     WillsSent,
 )
+from txbroker.directory.sent_wills import SentWills
 from txbroker.directory.session_discard import SessionDiscards
 from txbroker.directory.session_evacuation import SessionEvacuation
 from txbroker.directory.session_ownership import SessionOwnership

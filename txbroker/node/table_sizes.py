@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from txbroker.authority import accepted_wills, edge_peers, edge_registry
 from txbroker.authority.authority import Authority
 from txbroker.delegation import join_rules
-from txbroker.directory import client_wills as directory_wills
 from txbroker.directory import entry_table, members, session_discard, session_ownership
+from txbroker.directory.sent_wills import SENT_LIMIT
 from txbroker.edge.groups import group_coordinators
 from txbroker.journal.store import retention
 from txbroker.node.edge_role import EdgeRole
@@ -69,7 +69,7 @@ class TableSizes:
         yield TableSize("directory.discards", len(directory.clearings), session_discard.LIMIT)
         yield TableSize("directory.left", transfer.unfinished_count, session_ownership.LIMIT)
         yield TableSize("wills.own", directory.own_wills.count, 0)
-        yield TableSize("wills.sent", len(directory.sent_wills), directory_wills.SENT_LIMIT)
+        yield TableSize("wills.sent", len(directory.sent_wills), SENT_LIMIT)
 
     def _of_node(self) -> Iterator[TableSize]:
         node_base = self._node_base
