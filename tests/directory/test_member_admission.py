@@ -239,3 +239,47 @@ def test_a_call_of_a_member_that_has_not_answered_is_heard() -> None:
         assert directory.handle("late", Ping()) is None
 
     on_call.assert_called_once_with("late")
+
+
+def test_a_silent_member_costs_nothing_between_two_questions() -> None:
+    """The caller looks in each turn of a busy node, and thousands may be silent."""
+    bench = Bench()
+    bench.admission.store_members("liar", [member(f"x{n}") for n in range(9)], is_stream=True)
+    bench.ask_all()
+    with mock.patch.object(MemberAdmission, "_in_turn", side_effect=AssertionError):
+        for bench.now in (0.1, 0.2, FIRST_PAUSE - 0.01):
+            assert [] == bench.ask()
+    bench.there.add("y")
+    bench.admission.store_members("b", [member("y")])
+    bench.ask()
+
+    assert "y" in bench.names
+
+
+def test_silent_members_cost_nothing_beyond_the_rate() -> None:
+    """Their turn has come, and no question may leave."""
+    bench = Bench()
+    invented = [member(f"x{number}") for number in range(int(BURST) + 50)]
+    bench.admission.store_members("liar", invented, is_stream=True)
+    bench.ask_all()
+    with mock.patch.object(MemberAdmission, "_in_turn", side_effect=AssertionError):
+        assert [] == bench.ask()
+    bench.now += 2 / RATE
+
+    assert 2 == len(bench.ask())
+
+
+def test_a_silent_member_is_asked_when_its_time_has_come() -> None:
+    """Neither before, nor long after."""
+    bench = Bench()
+    bench.admission.store_members("b", [member("x"), member("y")], is_stream=True)
+    asked = []
+    for _ in range(100):
+        bench.now += 0.1
+        asked += [(round(bench.now, 1), one.member.name) for one in bench.ask()]
+
+    times = [at for at, name in asked if name == "x"]
+    assert [name for _, name in asked].count("y") == len(times)
+    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    assert all(abs(gap - FIRST_PAUSE * 2**n) < 0.21 for n, gap in enumerate(gaps))
+    assert len(gaps) >= 4

@@ -136,3 +136,12 @@ def test_a_member_that_went_is_watched_by_nobody() -> None:
 
     assert watched not in node.watched
     assert () == node.silent
+
+
+def test_names_of_no_member_are_not_kept() -> None:
+    """A liar's report has a thousand names, each as long as a message."""
+    bench = Bench(6)
+    node = bench.all["n00"]
+    node.store_report("n01", ["x" * 60_000, "n02"])
+
+    assert {"n01": frozenset({"n02"})} == node._told

@@ -19,6 +19,7 @@ left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import attrs
@@ -85,6 +86,7 @@ class MemberAdmission:
         self._asked = 0
         self._left = BURST
         self._since = now()
+        self._next_look = 0.0  # before that time no question is due
 
     # from the node
 
@@ -112,6 +114,7 @@ class MemberAdmission:
             if name in mine:
                 waiting = mine[name]
                 waiting.due = min(waiting.due, waiting.since + FIRST_PAUSE)
+                self._next_look = 0.0
 
     def find(self, name: str) -> Member | None:
         """Return the newest record of a member, answered or not; None: no node names it."""
@@ -135,8 +138,13 @@ class MemberAdmission:
         self._left = min(self._left + (now - self._since) * RATE, BURST)
         self._since = now
         found: list[MemberProbe] = []
+        # The caller asks in each turn: thousands of silent members must cost nothing then.
+        if now < self._next_look or not self._may_ask():
+            return found
+        self._next_look = self._next_due()
         for asked in self._in_turn(now):
-            if self._asked >= AT_ONCE or self._left < 1.0:
+            if not self._may_ask():
+                self._next_look = 0.0
                 break
             self._asked += 1
             self._left -= 1.0
@@ -162,6 +170,7 @@ class MemberAdmission:
         waiting.since = self._now()
         waiting.due = waiting.since + waiting.pause
         waiting.pause = min(waiting.pause * 2, LONGEST_PAUSE)
+        self._next_look = min(self._next_look, waiting.due)
 
     @property
     def waiting(self) -> int:
@@ -169,6 +178,21 @@ class MemberAdmission:
         return self._count
 
     # internal
+
+    def _may_ask(self) -> bool:
+        return self._asked < AT_ONCE and self._left >= 1.0
+
+    def _next_due(self) -> float:
+        """Return when the next member is due or forgotten, of those that are not yet due."""
+        now = self._now()
+        times = (
+            at
+            for mine in self._waiting.values()
+            for waiting in mine.values()
+            for at in (waiting.due, waiting.until)
+            if at is not None and at > now
+        )
+        return min(times, default=math.inf)
 
     def _is_believed(self, member: Member) -> bool:
         """True if no question is needed: the record makes no new place, or repeats a known one."""
@@ -198,6 +222,7 @@ class MemberAdmission:
                 return
             self._count += 1
         mine[member.name] = _Waiting(member, until, self._now())
+        self._next_look = 0.0
         self._wake()
 
     def _make_room(self, source: object) -> bool:

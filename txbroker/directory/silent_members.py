@@ -16,6 +16,7 @@ older version, or watchers that notify no member, would hide a dead node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from txbroker.directory.heartbeat import patience
 from txbroker.directory.members import Members
@@ -86,7 +87,8 @@ class SilentMembers:
         Store the report of another member: these members do not answer, the others it watches do.
         """
         known = self._told.get(source, frozenset())
-        news = frozenset(list(silent)[:TOLD])
+        # A liar's report must not fill the memory with names of no member.
+        news = frozenset(filter(self._members.is_peer, islice(silent, TOLD)))
         if news == known:
             return
         if news:
@@ -94,8 +96,7 @@ class SilentMembers:
         else:
             self._told.pop(source, None)
         for name in news - known:
-            if self._members.is_peer(name):
-                self._believe(name)
+            self._believe(name)
         for name in known - news:
             if name in self._silent and name not in self._seen:
                 del self._silent[name]
