@@ -77,6 +77,11 @@ class JoinGranted:
 
 
 @attrs.frozen(kw_only=True)
+class AnswerDelayed:
+    """The parent lives, and answers when it has served the children before this one."""
+
+
+@attrs.frozen(kw_only=True)
 class AnsweringNode:
     """The node that answers an announcement: its name, zone, data folder and process."""
 
@@ -95,4 +100,4 @@ class ParentAnswer:
 
 
 ChildMessage = Announcement | ZoneReceived
-ParentMessage = ZoneSnapshot | HandoverFence | StreamMarks | ParentAnswer
+ParentMessage = ZoneSnapshot | HandoverFence | StreamMarks | AnswerDelayed | ParentAnswer

@@ -27,6 +27,7 @@ from txbroker.delegation.grant_state import Strays
 from txbroker.delegation.handover import HandedOverZone, HandoverNode, HandoverParent
 from txbroker.delegation.join_messages import (
     Announcement,
+    AnswerDelayed,
     JoinGranted,
     StreamMarks,
     ZoneReceived,
@@ -133,7 +134,8 @@ class JoinParent:
 
     def answer(self, announcement: Announcement) -> Procedure[JoinOutcome]:
         """Answer a child that asks for a zone; see the steps above."""
-        return locked(self._ownership, self._answer(announcement))
+        # A child that gave up in the queue would come again, and its handover be rolled back.
+        return locked(self._ownership, self._answer(announcement), meanwhile=AnswerDelayed())
 
     # internal
 

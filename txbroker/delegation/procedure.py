@@ -65,9 +65,12 @@ class AwaitSettled:
 
 @attrs.frozen(kw_only=True)
 class AcquireLock:
-    """Wait for the lock."""
+    """
+    Wait for the lock; now and then the other end of the stream gets `meanwhile` (None: nothing).
+    """
 
     lock: Releasable
+    meanwhile: object | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -199,9 +202,11 @@ def report_unsaved(error: StoreError) -> Procedure[None]:
     yield LogEvent(name="state.write_failed", fields={"reason": str(error)}, level="error")
 
 
-def locked(lock: Releasable, procedure: Procedure[T]) -> Procedure[T]:
-    """Run the procedure while it alone has the lock."""
-    yield AcquireLock(lock=lock)
+def locked(
+    lock: Releasable, procedure: Procedure[T], meanwhile: object | None = None
+) -> Procedure[T]:
+    """Run the procedure while it alone has the lock; `meanwhile` as in `AcquireLock`."""
+    yield AcquireLock(lock=lock, meanwhile=meanwhile)
     try:
         return (yield from procedure)
     finally:

@@ -6,6 +6,7 @@ from typing import Any
 
 from txbroker.delegation.join_messages import (
     Announcement,
+    AnswerDelayed,
     AnsweringNode,
     ChildMessage,
     HandoverFence,
@@ -90,6 +91,8 @@ class ParentEnd:
             case StreamMarks(marks=marks):
                 told = [mark_to_wire(key, sequence) for key, sequence in marks]
                 reply = JoinReply(marks=control_pb2.StreamMarks(marks=told))
+            case AnswerDelayed():
+                reply = JoinReply(alive=control_pb2.Alive())
             case ParentAnswer(answer=answer):
                 reply = answer_to_wire(answer, self._node_grant)
         await self._context.write(reply, seconds)

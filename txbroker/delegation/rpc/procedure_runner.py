@@ -103,9 +103,9 @@ class DelegationRunner:
             case AwaitSettled():
                 assert self._authority is not None
                 await settled(self._authority)
-            case AcquireLock(lock=lock):
+            case AcquireLock(lock=lock, meanwhile=meanwhile):
                 assert isinstance(lock, asyncio.Lock)
-                await lock.acquire()
+                await self._acquire(lock, stream if meanwhile else None, meanwhile)
             case SaveReceivedZone(zone=zone):
                 await asyncio.to_thread(self._node_grant.receive, zone)
             case AwaitStored(seconds=seconds):
@@ -128,6 +128,20 @@ class DelegationRunner:
             case LogEvent(name=name, fields=fields, level=level, kind=str(kind)):
                 log_limited(getattr(log, level), name, kind=kind, **fields)
         return None
+
+    async def _acquire(
+        self, lock: asyncio.Lock, stream: MessageStream | None, meanwhile: object
+    ) -> None:
+        """Wait for the lock; if the stream breaks before, raise its error."""
+        waiting = asyncio.ensure_future(lock.acquire())
+        try:
+            while not (await asyncio.wait({waiting}, timeout=ALIVE_EVERY))[0]:
+                if stream is not None:
+                    await stream.send(meanwhile, HANDOVER_STEP)
+        except BaseException:
+            if not waiting.cancel():
+                lock.release()  # it was acquired in this turn, for nobody
+            raise
 
     async def _move_roles(self, heir: str, stream: MessageStream) -> None:
         leaving = asyncio.ensure_future(self.run(self._departure.procedures.leave(heir)))
