@@ -11,7 +11,8 @@ from txbroker.directory.entry_replicator import LISTS, SLICE, EntryReplicator
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.replica_peer import ATTEMPTS, PENDING
+from txbroker.directory.reachability import ATTEMPTS
+from txbroker.directory.replica_peer import PENDING
 from txbroker.directory.requests import Ended, Register, Registered
 from txbroker.directory.silent_members import SilentMembers
 

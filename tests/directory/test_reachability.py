@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbroker.directory.reachability import LONGEST, REMEMBERED, SHORTEST, Reachability
+from txbroker.directory.reachability import ATTEMPTS, LONGEST, REMEMBERED, SHORTEST, Reachability
 
 
 class Bench:
@@ -78,3 +78,14 @@ def test_a_node_that_is_no_member_is_forgotten() -> None:
         bench.answer("c", 0.01)
 
     assert bench.reach.patience("b") == SHORTEST
+
+
+def test_a_late_answer_is_awaited_longer_in_a_large_site() -> None:
+    """Its calls would be repeated too often; a small site has the next message sent soon."""
+    bench = Bench()
+    assert bench.reach.longest_wait("b", 5) == 2 * SHORTEST
+    assert bench.reach.longest_wait("b", 30) == 30**2 / ATTEMPTS
+    assert bench.reach.longest_wait("b", 1_000) == LONGEST
+    for _ in range(20):
+        bench.answer("b", 2.0)
+    assert bench.reach.longest_wait("b", 5) == 2 * bench.reach.patience("b") > 4.0

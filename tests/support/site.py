@@ -24,7 +24,6 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.reachability import LONGEST
 from txbroker.directory.requests import OtherView, Register, Registered, Reply, Request, Take
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
@@ -464,7 +463,8 @@ class Node:
         patience = self.directory.reach.patience(node)
         if isinstance(request, Register):
             self.site.after(patience, self.guarded(lambda: self.late(node, request, began)))
-            patience = LONGEST
+            members = len(self.directory.members.places.names)
+            patience = self.directory.reach.longest_wait(node, members)
         self.site.after(patience, self.guarded(lambda: finish(None)))
 
     def late(self, node: str, batch: Register, began: float) -> None:

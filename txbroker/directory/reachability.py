@@ -30,6 +30,9 @@ LONGEST = 10.0
 REMEMBERED = 60.0
 """Seconds for which the time of an answer counts: a member that was busy must not stay slow."""
 
+ATTEMPTS = 200
+"""Upper bound of repeated calls a second of all members together, while nobody answers in time."""
+
 GRACE = 0.1
 """Seconds by which the end of a call may come early."""
 
@@ -85,6 +88,15 @@ class Reachability:
         if known is None:
             return SHORTEST
         return known.patience
+
+    def longest_wait(self, name: str, members: int) -> float:
+        """
+        Return the seconds after which the member's answer is given up, in a site of so many.
+
+        A late answer saves a repetition and tells how slow the member is. But nothing else is sent
+        meanwhile: in a small site, which repetitions cannot overload, the wait is short.
+        """
+        return min(max(2 * self.patience(name), members**2 / ATTEMPTS), LONGEST)
 
     def is_early(self, began: float, waited: float) -> bool:
         """

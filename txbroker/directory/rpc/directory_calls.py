@@ -20,7 +20,6 @@ import grpc.aio
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.member_checks import check_answer
-from txbroker.directory.reachability import LONGEST
 from txbroker.directory.requests import (
     Answers,
     Claim,
@@ -191,8 +190,8 @@ class DirectoryCalls:
             case Take():
                 return TAKE_TIMEOUT
             case Register():
-                # A late reply saves the repetition, and tells how slow the member is.
-                return LONGEST
+                members = len(self._directory.members.places.names)
+                return self._directory.reach.longest_wait(name, members)
             case _:
                 return self._directory.reach.patience(name)
 
