@@ -14,7 +14,8 @@ from tests.support.checking import checking
 from tests.support.keeping import MemoryTable
 from txbroker.directory import entry as words
 from txbroker.directory.entry import DirectoryEntry, pack, unpack
-from txbroker.directory.entry_table import EntryTable, EntryTableFull, KnownAbove
+from txbroker.directory.entry_record import EntryTableFull, KnownAbove
+from txbroker.directory.entry_table import EntryTable
 from txbroker.model.errors import StoreError
 from txbroker.mqtt.wire.packets import Will
 
@@ -397,3 +398,32 @@ def test_no_will_is_left_of_a_session_that_has_ended(is_denied: bool) -> None:
 
     assert () == book.with_wills("a")
     assert () == book.nodes_with_wills()
+
+
+class Unwalked(dict[str, Any]):
+    """The records of a table; a walk through all of them is an error."""
+
+    def walk(self, *_: object) -> Any:
+        raise AssertionError("all records are walked")
+
+    __iter__ = keys = values = items = walk
+
+
+def test_what_concerns_one_node_walks_no_other_entries() -> None:
+    """A member that sends its list again and again would stop a keeper of a million entries."""
+    table = entries()
+    for number in range(9):
+        table.store(kept("ab"[number % 2], 1, f"c{number}"), is_hearsay=number > 6)
+    table.store(kept("a", 2, "c1"))
+    table._records = Unwalked(table._records)
+    table.begin_list("a", 7)
+    table.store(kept("a", 1, "c0"))
+    table.end_unlisted("a")
+    table.doubt(["b"])
+    assert {"c3", "c5", "c7"} == {entry.client_id for entry in table.hearsay("b", 9)}
+    table.forget_node("b")
+    table.forget_node("a")
+    table._records = dict.copy(table._records)  # checks walk them
+
+    assert [None] * 9 == [table.get(f"c{number}") for number in range(9)]
+    assert not (table._records or table._losers or table._said or table._hearsay)

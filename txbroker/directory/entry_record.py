@@ -1,6 +1,8 @@
-"""One entry at a keeper, with what the keeper knows of it, and its form in the store."""
+"""One entry at a keeper: what the keeper knows of it, its form in the store, and verdicts on it."""
 
 from __future__ import annotations
+
+import enum
 
 import attrs
 
@@ -61,3 +63,24 @@ def decode(value: bytes) -> EntryRecord:
         testament=testament_from(testament, payload),
     )
     return EntryRecord(entry, ended=ended, losers=losers, stored=True)
+
+
+class EntryTableFull(enum.Enum):
+    """No room for another entry."""
+
+    FULL = "full"
+
+
+@attrs.frozen
+class KnownAbove:
+    """
+    What is known counts above what was said. `has_ended`: nobody's session any more, and the
+    speaker is none of its losers, so it may count itself above.
+    """
+
+    entry: DirectoryEntry
+    has_ended: bool
+
+
+Verdict = KnownAbove | EntryTableFull | None
+"""None: the stored entry is in force."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 import attrs
 
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.entry_table import EntryTable, EntryTableFull, KnownAbove, Verdict
+from txbroker.directory.entry_record import EntryTableFull, KnownAbove, Verdict
+from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.members import Members
 from txbroker.directory.requests import (
     Answer,

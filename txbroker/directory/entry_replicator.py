@@ -21,8 +21,9 @@ from itertools import islice
 
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_placement import EntryPlacement
+from txbroker.directory.entry_record import KnownAbove
 from txbroker.directory.entry_relays import EntryRelays
-from txbroker.directory.entry_table import EntryTable, KnownAbove
+from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH, EntrySources, EntryUpdates
 from txbroker.directory.members import Members
 from txbroker.directory.rendezvous_hash import majority

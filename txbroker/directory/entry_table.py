@@ -14,7 +14,6 @@ given it up.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterator
 from itertools import islice
 
@@ -22,32 +21,18 @@ import attrs
 
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.entry_record import EntryRecord, decode, is_lasting
+from txbroker.directory.entry_record import (
+    EntryRecord,
+    EntryTableFull,
+    KnownAbove,
+    Verdict,
+    decode,
+    is_lasting,
+)
 from txbroker.model.invariant import holds
 
 LIMIT = 1_000_000
 """Upper bound of entries at one node."""
-
-
-class EntryTableFull(enum.Enum):
-    """No room for another entry."""
-
-    FULL = "full"
-
-
-@attrs.frozen
-class KnownAbove:
-    """
-    What is known counts above what was said. `has_ended`: nobody's session any more, and the
-    speaker is none of its losers, so it may count itself above.
-    """
-
-    entry: DirectoryEntry
-    has_ended: bool
-
-
-Verdict = KnownAbove | EntryTableFull | None
-"""None: the stored entry is in force."""
 
 
 class EntryTable:
@@ -64,6 +49,7 @@ class EntryTable:
         self._records: dict[str, EntryRecord] = {}
         self._losers: dict[str, dict[str, None]] = {}
         self._wills: dict[str, dict[str, None]] = {}
+        self._said: dict[str, dict[str, None]] = {}
         self._hearsay: dict[str, dict[str, None]] = {}
         self._confirmed: dict[str, dict[str, None]] = {}
         self._lists: dict[str, int] = {}
@@ -166,8 +152,8 @@ class EntryTable:
     def end_unlisted(self, node: str) -> None:
         """End all entries of the node that its list, complete by now, did not contain."""
         number = self._lists[node]
-        for record in list(self._records.values()):
-            if record.entry.node == node and record.sync < number and not record.ended:
+        for record in self._in_force(node):
+            if record.sync < number:
                 self._end(record)
 
     # from the notices to losers
@@ -217,7 +203,7 @@ class EntryTable:
         """
         client_id, of_node = entry.client_id, self._hearsay.get(entry.node, {})
         if client_id in of_node and self._records[client_id].entry.order == entry.order:
-            self._forget_hearsay(entry)
+            self._forget_source(entry)
             self._confirmed.setdefault(entry.node, {})[client_id] = None
 
     def mark_unconfirmed(self) -> None:
@@ -246,10 +232,9 @@ class EntryTable:
         """
         for node in nodes:
             self._lists.pop(node, None)
-        for record in self._records.values():
-            if record.entry.node in nodes and not record.ended:
-                record.is_said = False
-                self._doubt(record)
+            for client_id in self._said.pop(node, ()):
+                self._records[client_id].is_said = False
+                self._doubt(self._records[client_id])
 
     # wills
 
@@ -288,12 +273,11 @@ class EntryTable:
 
     def forget_node(self, node: str) -> None:
         """End all entries of a node that was removed by command: its sessions are lost."""
-        for record in list(self._records.values()):
-            self._forget_loser(record, node)
-            if record.entry.node == node:
-                self._end(record)
-            else:
-                self._settle(record)
+        for record in self._in_force(node):
+            self._end(record)
+        for client_id in list(self._losers.get(node, ())):
+            self._forget_loser(self._records[client_id], node)
+            self._settle(self._records[client_id])
 
     def check(self) -> None:
         """State that each entry is in force once, and that who is to hear of it is known."""
@@ -303,6 +287,9 @@ class EntryTable:
             unsaid = [ids.get(node, {}) for ids in (self._hearsay, self._confirmed)]
             is_unsaid = any(client_id in ids for ids in unsaid)
             is_one = is_unsaid == (not record.is_said and not record.ended)
+            is_one &= (client_id in self._said.get(node, ())) == (
+                record.is_said and not record.ended
+            )
             holds(self, 19, "an entry is said, or is hearsay", is_one, entry, record.is_said)
             is_needed = bool(record.losers) or not record.ended
             holds(self, 19, "what has ended has losers", is_needed, client_id)
@@ -325,11 +312,17 @@ class EntryTable:
             self._hearsay.setdefault(node, {}).setdefault(client_id)
 
     def _is_said(self, record: EntryRecord) -> None:
+        self._forget_source(record.entry)
         record.is_said = True
-        self._forget_hearsay(record.entry)
+        self._said.setdefault(record.entry.node, {})[record.entry.client_id] = None
 
-    def _forget_hearsay(self, entry: DirectoryEntry) -> None:
-        for known in (self._hearsay, self._confirmed):
+    def _in_force(self, node: str) -> list[EntryRecord]:
+        """Return the records that are in force and name the node; a walk of all would take long."""
+        sources = (self._said, self._hearsay, self._confirmed)
+        return [self._records[client_id] for ids in sources for client_id in ids.get(node, ())]
+
+    def _forget_source(self, entry: DirectoryEntry) -> None:
+        for known in (self._said, self._hearsay, self._confirmed):
             of_node = known.get(entry.node)
             if of_node is not None and of_node.pop(entry.client_id, 0) is None and not of_node:
                 del known[entry.node]
@@ -339,7 +332,7 @@ class EntryTable:
         if known.node != entry.node and not record.ended:
             self._add_loser(record, known.node, known.persistent)
         self._forget_will(known)
-        self._forget_hearsay(known)
+        self._forget_source(known)
         record.is_said = False
         if known.node != entry.node:
             record.sync = 0
@@ -350,7 +343,7 @@ class EntryTable:
 
     def _end(self, record: EntryRecord) -> None:
         self._forget_will(record.entry)
-        self._forget_hearsay(record.entry)
+        self._forget_source(record.entry)
         record.entry = attrs.evolve(record.entry, testament=None)
         record.ended = True
         self._settle(record)
