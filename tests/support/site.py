@@ -24,7 +24,15 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.requests import OtherView, Register, Registered, Reply, Request, Take
+from txbroker.directory.requests import (
+    OtherView,
+    Ping,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    Take,
+)
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -460,12 +468,14 @@ class Node:
             return
         back = self.guarded_with(finish)
         self.when_safe(lambda: self.site.send(self, node, request, back))
-        patience = self.directory.reach.patience(node)
+        reach, timeout = self.directory.reach, CALL_TIMEOUT
         if isinstance(request, Register):
-            self.site.after(patience, self.guarded(lambda: self.late(node, request, began)))
-            members = len(self.directory.members.places.names)
-            patience = self.directory.reach.longest_wait(node, members)
-        self.site.after(patience, self.guarded(lambda: finish(None)))
+            late = self.guarded(lambda: self.late(node, request, began))
+            self.site.after(reach.patience(node), late)
+            timeout = reach.longest_wait(node, len(self.directory.members.places.names))
+        elif isinstance(request, Ping):
+            timeout = reach.patience(node)
+        self.site.after(timeout, self.guarded(lambda: finish(None)))
 
     def late(self, node: str, batch: Register, began: float) -> None:
         """A batch has no answer in time; it may come yet."""

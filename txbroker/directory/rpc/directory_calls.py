@@ -20,11 +20,13 @@ import grpc.aio
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.member_checks import check_answer
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Answers,
     Claim,
     Lookup,
     OtherView,
+    Ping,
     Register,
     Reply,
     Request,
@@ -192,8 +194,10 @@ class DirectoryCalls:
             case Register():
                 members = len(self._directory.members.places.names)
                 return self._directory.reach.longest_wait(name, members)
-            case _:
+            case Ping():
                 return self._directory.reach.patience(name)
+            case _:
+                return SHORTEST  # a client may wait for the reply
 
     async def _claim(self, name: str, request: Claim) -> Reply | None:
         """Send a claim; return None if the keeper owes too many answers."""
