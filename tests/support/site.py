@@ -470,17 +470,16 @@ class Node:
         self.when_safe(lambda: self.site.send(self, node, request, back))
         reach, timeout = self.directory.reach, CALL_TIMEOUT
         if isinstance(request, Register):
-            late = self.guarded(lambda: self.late(node, request, began))
-            self.site.after(reach.patience(node), late)
+
+            def late() -> None:
+                if is_open:
+                    self.directory.replicator.late(node, request, began)
+
+            self.site.after(reach.patience(node), self.guarded(late))
             timeout = reach.longest_wait(node, len(self.directory.members.places.names))
         elif isinstance(request, Ping):
             timeout = reach.patience(node)
         self.site.after(timeout, self.guarded(lambda: finish(None)))
-
-    def late(self, node: str, batch: Register, began: float) -> None:
-        """A batch has no answer in time; it may come yet."""
-        self.directory.reach.missed(node, began)
-        self.directory.replicator.late(node, batch, began)
 
     def guarded_with(self, action: Callable[[Any], object]) -> Callable[[Any], None]:
         values: list[Any] = []

@@ -349,7 +349,8 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     async def _register(self, name: str, batch: Register) -> None:
         directory = self._directory
         loop, patience = asyncio.get_running_loop(), directory.reach.patience(name)
-        late = loop.call_later(patience, self._miss, name, batch, self._now())
+        # The call itself notes what it missed, once: twice would be proof that the keeper is away.
+        late = loop.call_later(patience, directory.replicator.late, name, batch, self._now())
         answer = await self._calls.send(name, batch)
         late.cancel()
         if isinstance(answer, Registered):
@@ -363,11 +364,6 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             directory.replicator.failed(name, batch, self._now())
         self._end_pauses()
         self.wake()
-
-    def _miss(self, name: str, batch: Register, began: float) -> None:
-        """Note that a keeper has not answered a batch in time; the answer may come yet."""
-        self._directory.reach.missed(name, began)
-        self._directory.replicator.late(name, batch, began)
 
     @property
     def _is_undisputed(self) -> bool:
