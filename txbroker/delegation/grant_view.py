@@ -81,15 +81,6 @@ class GrantView:
         return self._state.serving
 
     @property
-    def is_admitted(self) -> bool:
-        """
-        True if a parent has granted this data folder its zone, or accepted its node as a pure edge.
-
-        A parent may still refuse another node, as one of its name lives. A root needs no grant.
-        """
-        return self.holds or (self.zone is None and bool(self.lineage))
-
-    @property
     def held_part(self) -> JournalId | None:
         """Return the journal part of the held grant; None if the node holds none."""
         state = self._state

@@ -189,7 +189,7 @@ class ControlPlane:
         if self._owner is not None and self._owner.holding.is_due:
             self._owner.holding.open()
             self.parent.adopt(self._node_base.node_grant.table.cuts())
-        self._edge_role.on_granted()
+        self._edge_role.on_lineage()
 
     def _on_refused(self, refused: JoinRefused) -> None:
         node_grant, reason = self._node_base.node_grant, refused.reason

@@ -15,7 +15,6 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
 from txbroker.directory.rpc.directory_service import DirectoryService
-from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -120,11 +119,6 @@ class EdgeRole:
         """Notify the edge that the zones above this node's are known, or have changed."""
         self.edge.on_lineage(self._node_base.node_grant.lineage)
 
-    def on_granted(self) -> None:
-        """Notify the edge that a parent has granted the node its place: outboxes may be used."""
-        self.edge.publisher.holds = self._edge_limits().holds
-        self.on_lineage()
-
     def refresh(self) -> None:
         """Resolve expired routes again, and store the resolver cache; runs once a second."""
         self.edge.refresh_stale()
@@ -204,20 +198,9 @@ class EdgeRole:
             ),
             reader=self.reader,
             outbox_store=self.outbox_store,
-            limits=self._edge_limits(),
+            limits=edge_limits(node_base.config),
             ledger=node_base.data_directory.ledger,
         )
-
-    def _edge_limits(self) -> EdgeLimits:
-        """
-        Return the limits of the edge; without a grant, publishes wait unacknowledged.
-
-        The parent may refuse this node: nobody would ever drain its outboxes.
-        """
-        limits = edge_limits(self._node_base.config)
-        if self._node_base.node_grant.is_admitted:
-            return limits
-        return attrs.evolve(limits, holds=True)
 
     def _build_members(self) -> Members:
         config = self._node_base.config

@@ -55,7 +55,7 @@ class Publisher:
         self._counters = counters
         self._outboxes = outboxes
         self._congestion = congestion
-        self.holds = holds
+        self._holds = holds
         self._now = now
         self._held = HeldPublishes()
         self._pass_on: Callable[[Run], bool] | None = None
@@ -357,7 +357,7 @@ class Publisher:
     def _store(
         self, route: Route, publication: Publication, origin: OriginId | None = None
     ) -> bool:
-        if self.holds:
+        if self._holds:
             return False
         publication.age(self._now())
         outboxes = self._outboxes
