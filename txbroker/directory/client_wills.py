@@ -41,6 +41,9 @@ from txbroker.mqtt.wire.packets import Will
 MOST_BYTES = 32 * 1024 * 1024
 """Bytes of this node's wills, beyond which only small ones are accepted; keepers copy them."""
 
+PINGS = 2
+"""Unanswered pings that make a member silent: a busy member may miss one."""
+
 SMALL = 1024
 """Bytes of a small will."""
 
@@ -186,12 +189,13 @@ class WillWatch:
     # internal
 
     def _execute(self, node: str) -> Procedure[None]:
-        began, patience = self._now(), self._reach.patience(node)
-        if (yield from ask(node, Ping())) is not None:
-            self._silence.record_contact(node)
-            return
-        if self._reach.is_early(began, patience):
-            return  # this node or its machine has become busy: nobody would answer in time
+        for _ in range(PINGS):
+            began, patience = self._now(), self._reach.patience(node)
+            if (yield from ask(node, Ping())) is not None:
+                self._silence.record_contact(node)
+                return
+            if self._reach.is_early(began, patience):
+                return  # this node or its machine has become busy: nobody would answer in time
         self._silence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}
