@@ -198,13 +198,13 @@ _WORDS = """
     replica replicator report reporter request requests reread reservation resolution resolve
     resolver retained retention retire retirement return role rollup root rotation route router
     routing row rows rpc rules run runner runtime saver scales scheduler schema scope segment
-    selector send sender server service session sessions set settings share shared shares silent
-    sink sizes slices snapshot sockets sorted source span spark staged state status storage store
-    stored stray stream streams structured subscribe subscription subscriptions subtree sweep sys
-    table tables takeover tap text thread throttle time timeouts timers tokens tombstone topic
-    topics traffic transfer transferred transition transport tree treemap turns unauthenticated
-    unread unsent up updates upkeep value values verdicts view walk water watermark wills window
-    windows wire work writer zone
+    selector send sender sent server service session sessions set settings share shared shares
+    silent sink sizes slices snapshot sockets sorted source span spark staged state status
+    storage store stored stray stream streams structured subscribe subscription subscriptions
+    subtree sweep sys table tables takeover tap text thread throttle time timeouts timers tokens
+    tombstone topic topics traffic transfer transferred transition transport tree treemap turns
+    unauthenticated unread unsent up updates upkeep value values verdicts view walk water
+    watermark wills window windows wire work writer zone
 """
 WORDS = frozenset(_WORDS.split())
 """Words of file names: of MQTT, DNS, Kafka, databases, Spark, and those of docs/glossary.md."""
