@@ -158,7 +158,10 @@ class Directory:
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
         )
-        self.conflicts = EntryConflicts(parts, takeovers=self.takeovers)
+        self.conflicts = EntryConflicts(
+            parts,
+            takeovers=self.takeovers,
+        )
         self._departure = SessionEvacuation(members, self.ownership, host, now)
         self.own_wills = OwnWills(tables.wills, life)
         self.connected = ConnectedClients(
@@ -184,7 +187,6 @@ class Directory:
         self._watch = WillWatch(
             parts,
             silence=self.silence,
-            reach=self.reach,
             own=self.own_wills,
             forget=self.connected.forget_will,
             sent=self.sent_wills,
@@ -224,7 +226,6 @@ class Directory:
         self.conflicts.tick()
         self.connected.tick()
         self.replicator.recheck()
-        self.silence.report()
         for key, procedure in self._sweep.due():
             self._start(key, procedure)
         for node in self.replica.entries.nodes_of_hearsay():

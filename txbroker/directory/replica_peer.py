@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import attrs
 
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.reachability import ATTEMPTS
 from txbroker.directory.requests import Register
 
 PENDING = 10_000
@@ -17,8 +16,11 @@ FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each further attempt doubles the pause."""
 
 LONGEST_PAUSE = 1.0
+"""Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
+
+ATTEMPTS = 200
 """
-Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`.
+Upper bound of attempts a second of all members together, while nobody answers in time.
 
 Fifty nodes whose machine was busy for a moment sent one another a thousand calls a second. All of
 them came too late, and were sent again.
