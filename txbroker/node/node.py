@@ -115,11 +115,11 @@ class Node:
         self._edge_role.on_lineage()
         self.edge.interests.refresh()
         is_copy = node_grant.restored and node_grant.parent is not None
-        has_old_sessions = node_grant.restored
         if is_copy:
             await self._control.join_first()
-        if has_old_sessions:
-            # Otherwise a client would get here what it has got at the node to which it had moved.
+        if is_copy or self._node_base.was_copied:
+            # Otherwise a client would get here what it has got at the node to which it had moved. A
+            # root once restored stays so: its later starts need not wait.
             await self._edge_role.directory_shell.await_rivals(LOST_AFTER)
         await self._listeners.for_clients(MqttFactory(self._edge_role.mqtt))
         mqtt = self._listeners.mqtt

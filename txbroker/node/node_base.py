@@ -101,6 +101,7 @@ class NodeBase:
         state = self.folder.load(config.node, config.zone)
         made = self._made_at(state)
         self.node_grant = self._build_standing(state, made)
+        self.was_copied = made is not None
         self._renumber_parts()
         self.data_directory = self._build_disk(on_fatal)
         self._renumber_tables()
