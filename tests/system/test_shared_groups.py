@@ -23,6 +23,9 @@ from .commands import output
 from .groups import GroupMember, GroupPublisher
 
 TOPICS = ["p/a", "p/q/b", "p/q/c"]
+FEW = 80
+"""Messages of a member, below which shares say little."""
+
 SECONDS = 5.0
 STUCK = 30.0
 """Seconds after which a message counts as stuck; a busy machine starts a node for long."""
@@ -101,7 +104,9 @@ def play(
     twice = [payload for payload, qos in accepted.items() if qos == 2 and found[payload] > 1]
     assert len(twice) <= may_repeat(), twice
     counts = [member.processed.total() for member in members]
-    assert min(counts) > sum(counts) / len(counts) / 4, counts
+    mean = sum(counts) / len(counts)
+    # Where a busy machine lets few through, the nodes' starts decide who is there to get them.
+    assert min(counts) > (mean / 4 if mean >= FEW else 0), counts
 
 
 def test_members_share_and_none_is_left_out(nodes: dict[str, NodeProcess]) -> None:
