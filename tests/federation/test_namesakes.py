@@ -42,8 +42,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def copy_folder(node: NodeProcess, copy: NodeProcess) -> None:
-    """What a node has, which may run: a file that it replaces now is there for a moment only."""
-    shutil.copytree(node.data, copy.data, ignore=shutil.ignore_patterns("*.new"))
+    """What a node has, which may run: what it replaces or gets now is there for a moment only."""
+    shutil.copytree(node.data, copy.data, ignore=shutil.ignore_patterns("*.new", "incoming"))
 
 
 def joined(*nodes: NodeProcess) -> None:
