@@ -305,7 +305,7 @@ class Router:
                 highest = target if target.qos > known.qos else known
                 best[target.session] = highest, is_plain and target.is_plain
             for session, (target, is_plain) in best.items():
-                if run.qos and part is not None and target.packet_writer.reads is part:
+                if run.qos and _reads(target, part):
                     continue
                 if is_plain and self._deliver(target, run, index, one, part):
                     self.delivered += 1
@@ -332,8 +332,7 @@ class Router:
 
     def targets_of(self, topic: str, part: Any) -> list[Target]:
         """Return the targets for a topic, without those of sessions that read the part anyway."""
-        found = [target for _, target in self.targets.match(topic)]
-        return [t for t in found if part is None or t.packet_writer.reads is not part]
+        return [one for _, one in self.targets.match(topic) if not _reads(one, part)]
 
     def way(self, run: Run, index: int) -> object:
         """
@@ -380,6 +379,11 @@ class Router:
             return True
         packet_writer.is_direct = False
         return False
+
+
+def _reads(target: Target, part: Any) -> bool:
+    """True if the session of the target reads the part anyway; None is no part."""
+    return part is not None and target.packet_writer.reads is part
 
 
 def _few(packet_writers: Iterable[PacketWriter]) -> int:
