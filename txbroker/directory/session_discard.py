@@ -121,19 +121,19 @@ class SessionDiscards:
         connected elsewhere since. If `is_wanted` returns False, the client has disconnected.
         """
         search = SessionSearch(client_id, is_wanted=is_wanted, is_of_all=True)
-        found: _Found | None = None
         began = self._moment()
         until = search.until = self._takeovers.deadline
-        raised, is_told, has_waited = 0, False, False
+        raised, is_told, is_whole, has_waited = 0, False, False, False
         while is_wanted() and not (is_told or search.is_overtaken):
             search.go_on = False
             attempt = self._attempt(search, PendingDiscard(generation=ANY, began=began))
             found = yield from self._takeovers.alone(client_id, attempt)
+            is_whole = found is not None and found.is_whole and not self._silent_holders(search)
             if found is not None:
                 raised = max(raised, found.incarnation)
                 is_told = found.is_known
-                if found.is_whole and not self._silent_holders(search):
-                    self._forget(client_id)
+            if is_whole:
+                self._forget(client_id)
             is_vain = not self._members.is_joined or self._takeovers.lookups.is_cut_off(client_id)
             if self._now() >= until or (not search.go_on and is_vain):
                 break
@@ -144,7 +144,6 @@ class SessionDiscards:
             return None
         if not is_wanted():
             return until
-        is_whole = found is not None and found.is_whole and not self._silent_holders(search)
         if not is_whole or has_waited:
             yield from self._remember(search, began)
             if not is_wanted():

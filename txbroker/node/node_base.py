@@ -51,7 +51,11 @@ turns kept the thread out for up to 80 ms. With Python's default of 5 ms, each c
 
 
 class NodeBase:
-    """`config` changes with `apply`; `on_fatal` gets the one line of an error of the disk."""
+    """
+    `config` changes with `apply`; `on_fatal` gets the one line of an error of the disk.
+
+    `was_copied`: True if this start is the first one on copied data.
+    """
 
     def __init__(
         self, config: NodeConfig, reactor: Any, *, on_fatal: Callable[[str], None]
@@ -107,7 +111,7 @@ class NodeBase:
         self._renumber_tables()
         if config.ledger:
             self.data_directory.open_ledger(
-                is_copy=made is not None,
+                is_copy=self.was_copied,
                 is_full=lambda: self.watermark.is_full,
                 counters=self.counters,
             )

@@ -72,9 +72,10 @@ class Waiter(Patient):
     def is_open(self) -> bool:  # type: ignore[override]
         return self._name not in self._bench.gone
 
-    def drop_if_gone(self) -> None:
+    def drop_if_gone(self) -> bool:
         self._bench.looked_at += 1
         self._bench.gone.update({"left"} & {self._name})
+        return not self.is_open
 
     def host(self) -> str:
         return self._source

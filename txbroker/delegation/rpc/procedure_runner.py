@@ -105,7 +105,7 @@ class DelegationRunner:
                 await settled(self._authority)
             case AcquireLock(lock=lock, meanwhile=meanwhile):
                 assert isinstance(lock, asyncio.Lock)
-                await self._acquire(lock, stream if meanwhile else None, meanwhile)
+                await self._acquire(lock, stream, meanwhile)
             case SaveReceivedZone(zone=zone):
                 await asyncio.to_thread(self._node_grant.receive, zone)
             case AwaitStored(seconds=seconds):
@@ -130,13 +130,14 @@ class DelegationRunner:
         return None
 
     async def _acquire(
-        self, lock: asyncio.Lock, stream: MessageStream | None, meanwhile: object
+        self, lock: asyncio.Lock, stream: MessageStream | None, meanwhile: object | None
     ) -> None:
-        """Wait for the lock; if the stream breaks before, raise its error."""
+        """Wait for the lock; if the stream breaks before `meanwhile` is sent, raise its error."""
         waiting = asyncio.ensure_future(lock.acquire())
         try:
             while not (await asyncio.wait({waiting}, timeout=ALIVE_EVERY))[0]:
-                if stream is not None:
+                if meanwhile is not None:
+                    assert stream is not None
                     await stream.send(meanwhile, HANDOVER_STEP)
         except BaseException:
             if not waiting.cancel():

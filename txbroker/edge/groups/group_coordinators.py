@@ -386,8 +386,9 @@ class _ConnectingGroup:
         """End the wait: the group's session is wanted elsewhere."""
         self.is_open = False
 
-    def drop_if_gone(self) -> None:
-        """Do nothing: a group does not leave while it waits."""
+    def drop_if_gone(self) -> bool:
+        """Return False: a group does not leave while it waits."""
+        return False
 
     def host(self) -> str:
         """Return the same for all groups."""

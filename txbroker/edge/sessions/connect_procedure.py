@@ -35,8 +35,8 @@ class ConnectingClient(Protocol):
     def close(self, reason: str, code: int) -> None:
         """Close the connection: another connection has the client id."""
 
-    def drop_if_gone(self) -> object:
-        """Close the connection if its client has left; return a true value then."""
+    def drop_if_gone(self) -> bool:
+        """Close the connection if its client has left; return True if it was closed."""
 
     def host(self) -> str:
         """Return the client's network, which takes its turns with other ones."""
