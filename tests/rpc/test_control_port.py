@@ -193,7 +193,7 @@ async def test_connections_of_peers_that_vanished_make_room(
         try:
             vanish(stranger)
         except PermissionError:
-            pytest.skip("needs root")
+            pytest.skip("ending a connection without a word needs root")
         assert [b"x"] == await served.echo(b"x")
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from tests.support.nodes import NodeProcess
 from tests.support.rawclient import ConnectionEnded, RawClient
-from tests.support.wire import PUBCOMP, PUBREL, ack, parse_publish
 from tests.system.commands import wait_until
 
-from .test_restores import House, house, publish, subscribe, take
+from .test_restores import House, house, publish, receive_message, subscribe, take
 
 __all__ = ["house"]
 
@@ -44,14 +43,7 @@ def take_all(node: NodeProcess, client_id: str) -> list[bytes]:
             try:
                 assert client.connect(client_id, clean=False)
                 while client.has_input(QUIET):
-                    packet = client.receive()
-                    if packet.kind == PUBREL:
-                        assert packet.packet_id is not None
-                        client.send(ack(PUBCOMP, packet.packet_id))
-                        continue
-                    message = parse_publish(packet)
-                    client.acknowledge(message)
-                    found.append(message.payload)
+                    found += receive_message(client)
                 client.disconnect()
             except ConnectionEnded:
                 continue

@@ -118,20 +118,25 @@ def subscribe(node: NodeProcess, client_id: str, topic_filter: str) -> None:
         client.disconnect()
 
 
+def receive_message(client: RawClient) -> list[bytes]:
+    """The payload of the next message, acknowledged; none: the end of an earlier flow came."""
+    packet = client.receive()
+    if packet.kind == PUBREL:  # a node that was killed has lost the end of the last flow
+        assert packet.packet_id is not None
+        client.send(ack(PUBCOMP, packet.packet_id))
+        return []
+    message = parse_publish(packet)
+    client.acknowledge(message)
+    return [message.payload]
+
+
 def take(node: NodeProcess, client_id: str, *last: bytes) -> list[bytes]:
     """What waits for the session, until it has got these."""
     found: list[bytes] = []
     with RawClient(node.mqtt, timeout=20.0) as client:
         assert client.connect(client_id, clean=False)
         while not set(last) <= set(found):
-            packet = client.receive()
-            if packet.kind == PUBREL:  # a node that was killed has lost the end of the last flow
-                assert packet.packet_id is not None
-                client.send(ack(PUBCOMP, packet.packet_id))
-                continue
-            message = parse_publish(packet)
-            client.acknowledge(message)
-            found.append(message.payload)
+            found += receive_message(client)
         client.disconnect()
     return found
 
