@@ -119,7 +119,7 @@ class ControlPlane:
         )
         servicer = self._build_servicer(lambda: listeners.link, status, sys_values)
         add_ControlServicer_to_server(servicer, server)
-        add_DirectoryServicer_to_server(self._edge_role.directory_shell, server)
+        add_DirectoryServicer_to_server(self._edge_role.directory_shell.server, server)
         handlers = self._journal_service.handlers(), self._ledger_service.handlers()
         server.add_generic_rpc_handlers(handlers)
         later = asyncio.get_running_loop().call_soon_threadsafe

@@ -1,6 +1,5 @@
 """
-SHELL: gRPC calls whose messages may exceed 4 MiB; large messages travel in pieces
-(`message_pieces`).
+SHELL: gRPC calls whose messages may exceed 4 MiB, and travel in pieces (`message_pieces`).
 
 A unary call and a streaming call are the same on the wire. So each call is served and made as a
 streaming one. A node without pieces sees no difference while messages are small. Both sides refuse
@@ -281,8 +280,7 @@ class _Served:
         if not self._shared.callers.enter(peer):
             await self._refuse("the host has as many calls under way as one may have")
         self._counted = peer
-        if peer not in self._shared.joined:
-            self._turn = await self._shared.throttle.take(peer)
+        await self.begin_turn()
         if self._said == "sends":
             await self._context.send_initial_metadata(_TAKES)
         handler = self._handler
@@ -308,6 +306,11 @@ class _Served:
         """Note that the caller has joined, until this call ends."""
         self._has_joined = True
         self._shared.joined.enter(self._counted)
+
+    async def begin_turn(self) -> None:
+        """Wait for a turn among strangers, unless the caller has joined."""
+        if self._counted not in self._shared.joined:
+            self._turn = await self._shared.throttle.take(self._counted)
 
     def end_turn(self) -> None:
         """Let other calls begin, though this call has not ended."""

@@ -38,7 +38,7 @@ def open_stream(method: Any) -> Any:
     return method()
 
 
-async def read(stream: Any, timeout: float) -> Any:
+async def read(stream: Any, timeout: float | None) -> Any:
     """
     Return the next message, possibly joined from pieces; None at the end of the stream.
 
@@ -65,6 +65,11 @@ def allow_large(context: Any) -> None:
 def note_joined(context: Any) -> None:
     """Note that a stream's caller has joined: until it ends, its calls wait for no stranger's."""
     context.note_joined()
+
+
+async def begin_turn(context: Any) -> None:
+    """Wait for the turn of a stream's next message, unless its caller has joined."""
+    await context.begin_turn()
 
 
 def end_turn(context: Any) -> None:

@@ -95,7 +95,7 @@ def test_an_answer_waits_for_what_it_rests_on(
         asked = wire.question("b", "me", request_)
         ended: list[bool] = []
         context: Any = SimpleNamespace(end_turn=lambda: ended.append(not disk.waiting))
-        answer = asyncio.create_task(shell(disk).Ask(asked, context))
+        answer = asyncio.create_task(shell(disk).server.Ask(asked, context))
         for _ in range(5):
             await asyncio.sleep(0)
         assert ended == [True]  # others need not wait for the disk as well

@@ -32,6 +32,7 @@ from txbroker.directory.requests import (
     Taken,
 )
 from txbroker.directory.rpc import directory_convert as wire
+from txbroker.directory.rpc.request_streams import RequestStreams
 from txbroker.edge.sessions.session_format import check_move
 from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
@@ -110,6 +111,7 @@ class DirectoryCalls:
         self._commit = commit
         self._tables = tables
         self._channels = channels
+        self._streams = RequestStreams(channels, tasks)
         self._tasks = tasks
         self._now = now
         self._claims: Counter[str] = Counter()  # unanswered, by keeper
@@ -145,9 +147,13 @@ class DirectoryCalls:
         await self.safe(request)
         began = self._now()
         message = wire.question(self._directory.members.name, name, request)
-        timeout = TAKE_TIMEOUT if isinstance(request, Take) else TIMEOUT
         try:
-            reply = await self._channels.directory(member.grpc).Ask(message, timeout=timeout)
+            if isinstance(request, Take):
+                # On a stream, the megabytes of a session would hold up other replies.
+                stub = self._channels.directory(member.grpc)
+                reply = await stub.Ask(message, timeout=TAKE_TIMEOUT)
+            else:
+                reply = await self._streams.ask(member.grpc, message, TIMEOUT)
             if reply.node != name:
                 self._directory.reach.missed(name, began)
                 return None  # another node has the address now
@@ -157,7 +163,7 @@ class DirectoryCalls:
                 check_answer(request, answer, self._directory.greatest)
             if isinstance(answer, Taken):
                 check_move(answer.state)
-        except grpc.aio.AioRpcError as error:
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
             self._directory.reach.missed(name, began)
             log.debug("directory.unanswered", peer=name, reason=str(error))
             return None
@@ -174,9 +180,13 @@ class DirectoryCalls:
             return OtherView(view=answer.view, members=wire.usable(answer.members))
         return answer
 
+    def is_safe(self, request: Request | None) -> bool:
+        """True if all changes on which `request` may rest are known to be durable."""
+        return isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES)
+
     async def safe(self, request: Request | None = None) -> None:
         """Wait until all changes on which `request` may rest are durable."""
-        if isinstance(request, OF_TABLES) and self._tables.are_safe(*OWN_TABLES):
+        if self.is_safe(request):
             return
         done = asyncio.Event()
         self._commit.when_durable(done.set)

@@ -1,8 +1,7 @@
 """
-SHELL: this node's client directory on gRPC: its replies, its procedures, its periodic work.
+SHELL: this node's client directory on gRPC: its procedures and its periodic work.
 
-A reply leaves when all changes for it are durable in this node's store. A request leaves then, too,
-since it may rest on earlier changes (`DirectoryCalls`).
+A request leaves when all changes on which it may rest are durable (`DirectoryCalls`).
 
 A turn of the loop is long while clients are busy. Therefore a CONNECT waits for few turns.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -20,29 +19,24 @@ from txbroker.directory import effects
 from txbroker.directory.directory import Directory
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
 from txbroker.directory.member_admission import MemberProbe
-from txbroker.directory.member_checks import check_request
 from txbroker.directory.members import LIMIT
 from txbroker.directory.requests import (
     Lookup,
     OtherView,
-    Ping,
     Register,
     Registered,
     Reply,
     Request,
-    ShareMembers,
 )
-from txbroker.directory.rpc import directory_convert as wire
 from txbroker.directory.rpc.directory_calls import TIMEOUT, Commit, DirectoryCalls, Tables
+from txbroker.directory.rpc.request_server import RequestServer
 from txbroker.model.counters import Counters
-from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
-from txbroker.rpc.streams import brief, end_turn
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import TELL_AGAIN, get_logger, log_limited
-from txbroker.v1 import control_pb2, directory_pb2, directory_pb2_grpc
+from txbroker.v1 import control_pb2
 
 T = TypeVar("T")
 
@@ -59,8 +53,8 @@ SETTLE_PAUSE = 0.02
 """Seconds between two checks while the node stops."""
 
 
-class DirectoryService(directory_pb2_grpc.DirectoryServicer):
-    """The gRPC service and the runner of `directory`, which `wire` sets before any call."""
+class DirectoryService:
+    """The runner of `directory`, which `wire` sets before any call; `server` replies to others."""
 
     def __init__(
         self,
@@ -77,14 +71,20 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         self._calls = DirectoryCalls(
             commit=commit, tables=tables, channels=channels, tasks=tasks, now=now
         )
+        self.server = RequestServer(
+            calls=self._calls,
+            shares=shares,
+            tasks=tasks,
+            flush_queue=flush_queue,
+            counters=counters,
+        )
         self._shares = shares
         self._channels = channels
         self._tasks = tasks
         self._flush_queue = flush_queue
-        self._counters = counters
         self._now = now
         self._pauses: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._ready = asyncio.Event()
+        self._is_started = False
         self._is_hurrying = False
         self._left_out = 0
         self._told_waiting: float | None = None
@@ -93,12 +93,14 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
         """Set the directory of this shell."""
         self._directory = directory
         self._calls.wire(directory)
+        self.server.wire(directory)
 
     # from the node
 
     def start(self) -> None:
         """Begin to serve and to send: the directory has started."""
-        self._ready.set()
+        self._is_started = True
+        self.server.start()
 
     def beat(self) -> None:
         """Do the periodic work, about once a second."""
@@ -132,7 +134,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
 
     def flush(self) -> None:
         """Send the due batches to the keepers."""
-        if not self._ready.is_set():
+        if not self._is_started:
             return
         replicator, now, entries = self._directory.replicator, self._now(), 0
         for name in self._directory.members.peers():
@@ -170,43 +172,6 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             finished(stop.value)
             return
         self._tasks.start(self._advance(procedure, step, finished))
-
-    # from other nodes
-
-    async def Ask(self, request: directory_pb2.Question, context: Any) -> directory_pb2.Reply:
-        await self._ready.wait()
-        me = self._directory.members.name
-        if request.target != me:
-            return wire.reply(me, None)
-        try:
-            question = wire.request_of(request)
-            if question is not None:
-                check_request(question, self._directory.greatest)
-        except PeerError as error:
-            reason, peer = brief(str(error)), brief(request.source)
-            log_limited(
-                log.warning, "directory.invalid_message", kind=peer, peer=peer, reason=reason
-            )
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
-        answer = None
-        if question is not None:
-            answer = self._directory.handle(request.source, _checked(question))
-            self._flush_queue.end()
-        if answer is None:
-            # A refused request changed no table, and waits for no sync: strangers must not slow
-            # down members.
-            self._counters.add("directory.refused")
-            # The log line has no kind: a stranger that invents names would cause a line for each.
-            log_limited(log.info, "directory.refused", peer=brief(request.source))
-            return wire.reply(me, None)
-        if isinstance(answer, Registered) and answer.full:
-            self._counters.add("directory.full", len(answer.full))
-        # A `Ping` asks for a living node, and a slow disk must not look like a dead one.
-        if not isinstance(question, Ping):
-            end_turn(context)
-            with self._shares.hurry():
-                await self._calls.safe(question)
-        return wire.reply(me, answer)
 
     # internal: procedures
 
@@ -384,10 +349,3 @@ def _end(over: asyncio.Future[None]) -> None:
     """End a pause; it may have ended in this turn."""
     if not over.done():
         over.set_result(None)
-
-
-def _checked(request: Request) -> Request:
-    """Drop the unusable members of a request: another node's word is checked before use."""
-    if isinstance(request, ShareMembers):
-        return ShareMembers(members=wire.usable(request.members))
-    return request
