@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -21,6 +22,7 @@ from twisted.python.failure import Failure
 
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
+from tests.support.vanished import vanish
 from txbroker.core import Router
 from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
@@ -275,6 +277,41 @@ async def test_end_of_input_closes() -> None:
             client.shutdown(socket.SHUT_WR)
             await until(lambda: peer.reason is ConnectionDone)
             assert peer.received == b"last words"
+
+
+@on_loop
+async def test_a_peer_that_vanished_is_asked_for_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MQTT asks nothing of a client without keep-alive; here the kernel asks soon."""
+    monkeypatch.setattr(stream, "SILENT_FOR", 1)
+    async with streams() as bench:
+        client, gone = await bench.connect()
+        other, alive = await bench.connect()
+        with other:
+            vanish(client)
+            await until(lambda: gone.reason is not None)
+            other.sendall(b"alive")
+            await until(lambda: alive.received == b"alive")
+
+    assert gone.reason is ConnectionLost
+
+
+@on_loop
+async def test_a_peer_is_asked_after_minutes_of_silence() -> None:
+    """The kernel's own two hours are too long; a client that saves its battery is not woken."""
+    async with streams() as bench:
+        client, peer = await bench.connect()
+        with client, socket.socket(fileno=os.dup(peer.transport.fileno())) as accepted:
+            found = [
+                accepted.getsockopt(level, option)
+                for level, option in (
+                    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+                )
+            ]
+
+    assert [1, 600, 60, 5] == found
 
 
 @on_loop

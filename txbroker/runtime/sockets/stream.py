@@ -46,6 +46,18 @@ BACKLOG = 1024
 ACCEPT_PAUSE = 1.0
 """Seconds after a failed accept, mostly for lack of open files, until the next attempt."""
 
+SILENT_FOR = 600
+"""
+Seconds without a byte after which the kernel asks the peer of an accepted connection for life.
+
+A client without keep-alive may vanish without a word, and its connection would stay for ever. More
+frequent questions would wake clients that save their batteries.
+"""
+
+ASKED_EACH = 60
+ASKED = 5
+"""Seconds between two such questions, and questions without an answer that end the connection."""
+
 
 class _Direct:
     """The parts of a dialed connection that differ from Twisted's; not for TLS."""
@@ -180,9 +192,13 @@ class StreamPort(Port):
         self._waiting: Rotation[Hashable, int] = Rotation()  # accepted descriptors, by host
 
     def createInternetSocket(self) -> socket.socket:
-        """Create the socket with TCP_NODELAY, which accepted sockets inherit."""
+        """Create the socket with the options that accepted sockets inherit."""
         made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, True)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_FOR)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASKED_EACH)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASKED)
         return made
 
     def doRead(self) -> None:
