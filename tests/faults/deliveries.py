@@ -368,8 +368,9 @@ class Deliveries:
                 return
         copies.append(session.took(event))
         allowed = 1 + message.anew if message.qos == 2 else message.sends
-        # What the dead owner had taken and not answered was published again, and is replayed.
-        allowed += message.is_late
+        # What the dead owner had taken and not answered was published again, and is replayed. An
+        # empty root hands on each copy that it took, and has delivered it before.
+        allowed *= 1 + message.is_late
         if not event.qos or len(copies) > allowed:
             what = f"{number} for the {len(copies)}. time, sent {message.sends} times: {event}"
             self._report.add("duplicate", event, what)

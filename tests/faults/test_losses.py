@@ -195,6 +195,15 @@ def test_what_an_empty_root_took_for_others_comes_late_and_twice() -> None:
     assert ["duplicate", "order"] == tale.calm().broken
 
 
+def test_what_an_empty_root_took_several_times_comes_twice_each_time() -> None:
+    """A client sent it again, on another connection; nobody gets it more often."""
+    tale = Tale().void().send(1, "y/t").connect(P, "a", present=True).send(1, "y/t", dup=True)
+    tale.acked(1).deliver(1, "y/t", S, T, S, S, S)
+    assert [] == tale.broken
+
+    assert ["duplicate"] == tale.deliver(1, "y/t", S).calm().broken
+
+
 def test_an_empty_root_knows_no_sessions() -> None:
     """One begins there, though it is elsewhere; at any other node, or in the calm, it is found."""
     tale = Tale().void().connect(S, LOST, present=False)
