@@ -33,6 +33,7 @@ class Alone:
                 wills=MemoryTable(),
                 sent_wills=MemoryTable(),
                 discards=MemoryTable(),
+                sites=MemoryTable(),
             ),
             host=SessionTransfer(edge, self.successions, MemoryTable(), MemoryTable()),
             life=edge.incarnation,

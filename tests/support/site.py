@@ -305,6 +305,7 @@ class Node:
                 wills=store.table("wills"),
                 sent_wills=store.table("sent_wills"),
                 discards=store.table("discards"),
+                sites=store.table("sites"),
             ),
             host=self.host,
             life=self.life,

@@ -78,6 +78,7 @@ class Members:
     ) -> None:
         self.name = name
         self.site = site
+        self.is_root = is_root
         self._identity = identity
         self._table = table
         self._all: dict[str, Member] = {}

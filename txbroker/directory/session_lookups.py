@@ -34,7 +34,7 @@ class SessionSearch:
     - `claimed`: the generation of the last claim; 0: none.
     - `closed`: clean sessions that have ended.
     - `silent`: holders that did not answer, each with the incarnation that the directory names.
-    - `unasked`: sites that did not answer.
+    - `sites`, `unasked`: other sites that were asked, and those of them that did not answer.
     - `is_overtaken`: the client connected elsewhere since.
     - `until`: the time at which the search follows no further trail.
     """
@@ -45,6 +45,7 @@ class SessionSearch:
     claimed: int = 0
     closed: set[Order] = attrs.Factory(set)
     silent: dict[str, int] = attrs.Factory(dict)
+    sites: tuple[str, ...] = ()
     unasked: set[str] = attrs.Factory(set)
     clean: list[DirectoryEntry] = attrs.Factory(list)
     reason: str = ""
@@ -102,7 +103,7 @@ class SessionLookups:
 
     def find_elsewhere(self, search: SessionSearch) -> Procedure[DirectoryEntry | None]:
         """Ask the keepers of all other sites; return the greatest entry of a kept session."""
-        sites = self._members.sites()
+        sites = search.sites = self._members.sites()
         search.unasked, search.clean = set(), []
         if not sites:
             return None
@@ -117,6 +118,11 @@ class SessionLookups:
             elif decision.clean is not None:
                 search.clean.append(decision.clean)
         return best
+
+    def has_no_other(self, decision: Decision) -> bool:
+        """True if a site's keepers know no session of the client, or the session at this node."""
+        is_here = isinstance(decision, DirectoryEntry) and decision.node == self._members.name
+        return is_here or isinstance(decision, NoSession)
 
     def is_cut_off(self, client_id: str) -> bool:
         """True if too many keepers of the id are known to be away for a majority."""

@@ -206,7 +206,7 @@ class SessionTakeovers:
                 yield from self.alone(client_id, self._fetch(search, entry.node, entry.incarnation))
         now = self._ownership.held.get(client_id)
         if now is not None:
-            asked = {site for site in owned.unasked if isinstance(decisions.get(site), NoSession)}
+            asked = {site for site in sites if self.lookups.has_no_other(decisions[site])}
             left = tuple(s for s in now.unasked if s in sites and s not in asked)
             if left != now.unasked:
                 self._ownership.store(client_id, attrs.evolve(now, unasked=left))
@@ -401,7 +401,9 @@ class SessionTakeovers:
 
     def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound | None:
         """Begin the session; None: this node, a keeper, knows a clean one that ends it at once."""
-        owned = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(search.unasked)))
+        # a site may have joined during the search
+        unasked = search.unasked | (set(self._members.sites()) - set(search.sites))
+        owned = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(unasked)))
         self._ownership.store(search.client_id, owned)
         self._replicator.forget(search.client_id)
         self._register(search.client_id, owned)

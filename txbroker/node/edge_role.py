@@ -244,6 +244,7 @@ class EdgeRole:
                 wills=tables.table("directory.wills"),
                 sent_wills=tables.table("directory.sent_wills"),
                 discards=tables.table("directory.discards"),
+                sites=tables.table("directory.sites"),
             ),
             host=self.transfer,
             life=node_base.node_grant.incarnation,
