@@ -178,6 +178,7 @@ class ControlPlane:
     async def stop(self) -> None:
         """Stop answering calls."""
         self._journal_service.close()
+        self._edge_role.directory_shell.server.close()
         if self._server is not None:
             await self._server.stop(STOP_GRACE)
         if self._port is not None:

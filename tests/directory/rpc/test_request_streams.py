@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -204,7 +205,7 @@ def test_a_node_that_serves_enough_streams_is_asked_in_calls(
             for _ in range(3):
                 assert await node.ask(Ping()) == Pong()
             assert ["AskMany", "Ask", "Ask", "Ask"] == node.calls
-            assert 0 == node.server._streams
+            assert not node.server._streams
 
     check(scenario)
 
@@ -250,6 +251,21 @@ def test_a_message_of_too_many_requests_ends_the_stream(monkeypatch: pytest.Monk
             assert 3 == node.calls.count("Ask")
 
     check(scenario)
+
+
+def test_a_node_that_stops_waits_for_no_stream() -> None:
+    """A stream that others would use for two seconds more delayed each stop as long."""
+
+    async def scenario() -> None:
+        async with peer() as node:
+            assert await node.ask(Ping()) == Pong()
+            node.server.close()
+            while node.server._streams or node.streams._streams:
+                await asyncio.sleep(0)
+
+    began = time.monotonic()
+    check(scenario)
+    assert time.monotonic() - began < request_streams.IDLE
 
 
 def test_a_silent_node_costs_a_request_its_time_alone() -> None:

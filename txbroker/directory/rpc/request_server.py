@@ -70,7 +70,8 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
         self._flush_queue = flush_queue
         self._counters = counters
         self._ready = asyncio.Event()
-        self._streams = 0
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     def wire(self, directory: Directory) -> None:
         """Set the directory whose replies these are."""
@@ -79,6 +80,12 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
     def start(self) -> None:
         """Begin to serve: the directory has started."""
         self._ready.set()
+
+    def close(self) -> None:
+        """End the streams: gRPC waits for them at its stop, and their openers would end them late."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.cancel()
 
     async def Ask(self, request: directory_pb2.Question, context: Any) -> directory_pb2.Reply:
         await self._ready.wait()
@@ -95,9 +102,11 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
         self, request_iterator: AsyncIterator[directory_pb2.Questions], context: Any
     ) -> None:
         await self._ready.wait()
-        if self._streams >= STREAMS:
+        stream = asyncio.current_task()
+        assert stream is not None
+        if self._is_closed or len(self._streams) >= STREAMS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "as many streams as one serves")
-        self._streams += 1
+        self._streams.add(stream)
         replies = _ReplyStream(context, self._tasks)
         try:
             while (message := await read(context, SILENCE)) is not None:
@@ -109,8 +118,11 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
                 await replies.await_room()
         except STREAM_ERRORS:
             pass  # its opener asks again
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
         finally:
-            self._streams -= 1
+            self._streams.discard(stream)
             replies.close()
 
     # internal
