@@ -82,7 +82,7 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
         self._ready.set()
 
     def close(self) -> None:
-        """End the streams: gRPC waits for them at its stop, and their openers would end them late."""
+        """End the streams. gRPC waits for them when it stops, and their openers end them late."""
         self._is_closed = True
         for stream in self._streams:
             stream.cancel()
