@@ -308,14 +308,15 @@ class _Served:
         self._shared.joined.enter(self._counted)
 
     async def begin_turn(self) -> None:
-        """Wait for a turn among strangers, unless the caller has joined."""
-        if self._counted not in self._shared.joined:
+        """Wait for a turn among strangers, unless the call has one, or its caller has joined."""
+        if self._turn is None and self._counted not in self._shared.joined:
             self._turn = await self._shared.throttle.take(self._counted)
 
     def end_turn(self) -> None:
         """Let other calls begin, though this call has not ended."""
         if self._turn is not None:
             self._turn.end()
+            self._turn = None
 
     async def read(self, patience: float | None = None) -> Any:
         """Return the next message or EOF; `patience`: the seconds that one piece may take."""

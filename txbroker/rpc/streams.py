@@ -68,7 +68,7 @@ def note_joined(context: Any) -> None:
 
 
 async def begin_turn(context: Any) -> None:
-    """Wait for the turn of a stream's next message, unless its caller has joined."""
+    """Wait for the turn of a stream's message, unless its caller has joined; the first has one."""
     await context.begin_turn()
 
 

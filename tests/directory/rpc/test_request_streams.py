@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from txbroker.directory.rpc import request_server, request_streams
 from txbroker.directory.rpc.request_server import RequestServer
 from txbroker.directory.rpc.request_streams import RequestStreams
 from txbroker.model.counters import Counters
+from txbroker.rpc import call_throttle
 from txbroker.rpc.channels import Channels
 from txbroker.rpc.pieced_calls import Pieces
 from txbroker.runtime.aio import Tasks
@@ -50,14 +51,13 @@ class Peer:
 async def peer(servicer: Callable[[RequestServer], Any] = lambda made: made) -> AsyncIterator[Peer]:
     """`servicer` may stand in for the node's server."""
     tasks, disk, counters = Tasks(FlushQueue(lambda _: None)), Disk(is_safe=True), Counters()
-    rests: Any = SimpleNamespace(safe=None, is_safe=lambda request: disk.is_safe)
 
     async def safe(_: Request | None) -> None:
         done = asyncio.Event()
         disk.when_durable(done.set)
         await done.wait()
 
-    rests.safe = safe
+    rests: Any = SimpleNamespace(safe=safe, is_safe=lambda request: disk.is_safe)
     shares: Any = SimpleNamespace(hurry=no_hurry)
     made = RequestServer(
         calls=rests,
@@ -105,10 +105,6 @@ def lookup(count: int) -> Request:
     return attrs.evolve(LOOKUP, client_ids=("x",) * count)
 
 
-def check(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run_apart(scenario())
-
-
 def test_requests_of_a_turn_go_in_one_message_and_each_gets_its_reply() -> None:
     async def scenario() -> None:
         async with peer() as node:
@@ -126,7 +122,7 @@ def test_requests_of_a_turn_go_in_one_message_and_each_gets_its_reply() -> None:
             assert [1, 100] == seen
             assert ["AskMany"] == node.calls
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_long_queue_goes_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +137,7 @@ def test_a_long_queue_goes_in_several_messages(monkeypatch: pytest.MonkeyPatch) 
             assert [Pong(), NotHeld(incarnation=30_000), Pong()] == answers
             assert ["AskMany"] == node.calls
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_reply_that_waits_for_a_sync_holds_up_no_other() -> None:
@@ -156,7 +152,20 @@ def test_a_reply_that_waits_for_a_sync_holds_up_no_other() -> None:
             node.disk.waiting.pop()()
             assert await claimed == NotHeld()
 
-    check(scenario)
+    run_apart(scenario())
+
+
+def test_each_message_waits_for_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first had its turn from its call, and waited for the end of that: ten milliseconds."""
+    monkeypatch.setattr(call_throttle, "PATIENCE", 600.0)
+
+    async def scenario() -> None:
+        async with peer() as node:
+            for _ in range(3):
+                assert await node.ask(Ping()) == Pong()
+            assert ["AskMany"] == node.calls
+
+    run_apart(scenario())
 
 
 def test_an_idle_stream_ends_and_the_next_request_opens_another(
@@ -173,7 +182,7 @@ def test_an_idle_stream_ends_and_the_next_request_opens_another(
                 await asyncio.sleep(0.01)
             assert node.calls.count("AskMany") > 1
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_node_without_streams_is_asked_in_calls() -> None:
@@ -191,7 +200,7 @@ def test_a_node_without_streams_is_asked_in_calls() -> None:
             assert await asyncio.gather(node.ask(Ping()), node.ask(Ping())) == [Pong(), Pong()]
             assert 2 == node.calls.count("Ask")
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_node_that_serves_enough_streams_is_asked_in_calls(
@@ -207,7 +216,7 @@ def test_a_node_that_serves_enough_streams_is_asked_in_calls(
             assert ["AskMany", "Ask", "Ask", "Ask"] == node.calls
             assert not node.server._streams
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_stream_is_tried_again_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +232,7 @@ def test_a_stream_is_tried_again_in_a_while(monkeypatch: pytest.MonkeyPatch) -> 
             assert await node.ask(Ping()) == Pong()
             assert ["AskMany", "Ask", "AskMany"] == node.calls
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_stream_ends_behind_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +246,7 @@ def test_a_stream_ends_behind_a_stranger(monkeypatch: pytest.MonkeyPatch) -> Non
             assert node.counters.snapshot()["directory.refused"] == 1
             assert await node.ask(Ping()) == Pong()
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_message_of_too_many_requests_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +259,7 @@ def test_a_message_of_too_many_requests_ends_the_stream(monkeypatch: pytest.Monk
             assert [Pong()] * 3 == await asyncio.gather(*asked)
             assert 3 == node.calls.count("Ask")
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_node_that_stops_waits_for_no_stream() -> None:
@@ -264,7 +273,7 @@ def test_a_node_that_stops_waits_for_no_stream() -> None:
                 await asyncio.sleep(0)
 
     began = time.monotonic()
-    check(scenario)
+    run_apart(scenario())
     assert time.monotonic() - began < request_streams.IDLE
 
 
@@ -280,7 +289,7 @@ def test_a_silent_node_costs_a_request_its_time_alone() -> None:
                 action()  # a late reply is nobody's
             assert await node.ask(Ping()) == Pong()
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_node_that_is_away_is_known_at_once() -> None:
@@ -292,7 +301,7 @@ def test_a_node_that_is_away_is_known_at_once() -> None:
             while node.streams._streams:
                 await asyncio.sleep(0)
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_a_node_that_owes_many_replies_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +320,7 @@ def test_a_node_that_owes_many_replies_is_asked_no_more(monkeypatch: pytest.Monk
                 action()
             assert [NotHeld()] * 3 == await asyncio.gather(*owed)
 
-    check(scenario)
+    run_apart(scenario())
 
 
 def test_few_requests_wait_for_a_sync_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,4 +339,4 @@ def test_few_requests_wait_for_a_sync_at_a_time(monkeypatch: pytest.MonkeyPatch)
                 action()
             assert [NotHeld()] * 4 == await asyncio.gather(*owed)
 
-    check(scenario)
+    run_apart(scenario())

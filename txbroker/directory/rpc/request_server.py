@@ -18,7 +18,7 @@ from txbroker.directory.member_checks import check_request
 from txbroker.directory.requests import Ping, Registered, Reply, Request, ShareMembers
 from txbroker.directory.rpc import directory_convert as wire
 from txbroker.directory.rpc.directory_calls import DirectoryCalls
-from txbroker.directory.rpc.request_streams import MOST, MOST_BYTES, WRITE_WAIT
+from txbroker.directory.rpc.request_streams import MOST, WRITE_WAIT, count_together
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.rpc.streams import STREAM_ERRORS, begin_turn, brief, end_turn, read, write
@@ -237,12 +237,7 @@ class _ReplyStream:
             self._sender = None
 
     def _take_batch(self) -> directory_pb2.Replies:
-        size, count = 0, 0
-        for reply in self._unsent:
-            size += reply.ByteSize()
-            if count and size > MOST_BYTES:
-                break
-            count += 1
+        count = count_together(self._unsent)
         batch, self._unsent = self._unsent[:count], self._unsent[count:]
         return directory_pb2.Replies(replies=batch)
 

@@ -8,12 +8,13 @@ requests of one turn of the loop go in one message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from txbroker.model.errors import PeerError
 from txbroker.rpc.channels import Channels
@@ -36,7 +37,7 @@ MOST = 500
 """Requests in one message; a node refuses more."""
 
 MOST_BYTES = 64 * 1024
-"""Bytes of the requests in one message, beside its first: a long message holds up others."""
+"""Bytes of one message that has more than one request or reply: a long one holds up others."""
 
 WAITING = 2_000
 """Requests to one node without a reply, beyond which a request fails at once."""
@@ -84,11 +85,7 @@ class RequestStreams:
 
 
 class RequestStream:
-    """
-    One stream; `method` opens it.
-
-    `is_refused`: true if the node serves none.
-    """
+    """One stream, which `method` opens. `is_refused`: True if the node serves none."""
 
     def __init__(self, method: Callable[..., Any], tasks: Tasks) -> None:
         self.is_refused = False
@@ -176,7 +173,12 @@ class RequestStream:
     def _take_batch(self) -> directory_pb2.Questions:
         """Return the next message, without requests whose time is over."""
         unsent = [question for question in self._unsent if question.number in self._waiting]
-        lengths = accumulate(question.ByteSize() for question in unsent[:MOST])
-        count = max(1, sum(length <= MOST_BYTES for length in lengths))
+        count = count_together(unsent[:MOST])
         self._unsent = unsent[count:]
         return directory_pb2.Questions(questions=unsent[:count])
+
+
+def count_together(parts: Sequence[Message]) -> int:
+    """Return how many of the first requests or replies go in one message, at least one."""
+    sizes = accumulate(part.ByteSize() for part in parts)
+    return max(1, sum(size <= MOST_BYTES for size in sizes))
