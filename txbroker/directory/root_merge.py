@@ -30,7 +30,7 @@ class RootMerge:
         self._table = table
         self._left: dict[str, list[str]] = {}
         self._met = {key[1:].decode() for key, _ in table.items()}
-        if not self._met:
+        if members.is_root and not self._met:
             # A new folder, or one of an earlier version: that knew its sites as sessions began.
             for site in (members.site, *members.sites()):
                 self._meet(site)

@@ -401,7 +401,7 @@ class SessionTakeovers:
 
     def _begin(self, search: SessionSearch, incarnation: int) -> SessionFound | None:
         """Begin the session; None: this node, a keeper, knows a clean one that ends it at once."""
-        # a site may have joined during the search
+        # A site that joined during the search was not asked.
         unasked = search.unasked | (set(self._members.sites()) - set(search.sites))
         owned = OwnedSession(incarnation=incarnation, unasked=tuple(sorted(unasked)))
         self._ownership.store(search.client_id, owned)
