@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cluster import on_loop
 from tests.support.vanished import vanish
-from tests.system.http2_attacks import CALL, CONTINUATION, HEADERS, PREFACE, SETTINGS, frame
+from tests.system.http2_attacks import CALL, CONTINUATION, HEADERS, PING, PREFACE, SETTINGS, frame
 from txbroker.rpc import control_port
 from txbroker.rpc.callers import Callers
 from txbroker.rpc.channels import SERVER_OPTIONS
@@ -168,11 +168,12 @@ async def test_a_port_without_files_accepts_again(monkeypatch: pytest.MonkeyPatc
         assert [b"x"] == await served.echo(b"x")
 
 
+@pytest.mark.parametrize("last", [b"", frame(PING, payload=bytes(8))], ids=["idle", "unheard"])
 @on_loop
 async def test_connections_of_peers_that_vanished_make_room(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, last: bytes
 ) -> None:
-    """They had no call, so gRPC never asks."""
+    """They had no call, so gRPC never asks; an answer that is not heard puts off no end."""
     monkeypatch.setattr(control_port, "GONE_AFTER", 3)
     monkeypatch.setattr(control_port, "ceiling", lambda: 2 * FILES_EACH)  # for one connection
     monkeypatch.setattr(control_port, "next_descriptor", lambda _: 0)
@@ -180,8 +181,11 @@ async def test_connections_of_peers_that_vanished_make_room(
         stranger = served.dial()
         stranger.sendall(PREFACE + frame(SETTINGS) + frame(SETTINGS, 1))
         await until(lambda: len(served.port._ends) == 2 and not served.port._due)
-        vanish(stranger)
-        assert [b"x"] == await served.echo(b"x")
+        with stranger:
+            vanish(stranger)
+            stranger.sendall(last)
+            async with asyncio.timeout(8):
+                assert [b"x"] == await served.echo(b"x")
 
 
 @on_loop

@@ -282,11 +282,12 @@ async def test_end_of_input_closes() -> None:
 @on_loop
 async def test_a_peer_that_vanished_is_asked_for_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """MQTT asks nothing of a client without keep-alive; here the kernel asks soon."""
-    monkeypatch.setattr(stream, "SILENT_FOR", 1)
+    for name in ("SILENT_FOR", "ASKED_EACH", "ASKED"):
+        monkeypatch.setattr(stream, name, 1)
     async with streams() as bench:
         client, gone = await bench.connect()
         other, alive = await bench.connect()
-        with other:
+        with client, other:
             vanish(client)
             await until(lambda: gone.reason is not None)
             other.sendall(b"alive")
