@@ -281,6 +281,8 @@ class GroupCoordinator:
         """Lend a message that an edge may have, or may have answered."""
         place = _place(packet_id, entry)
         holder = self._held.pop(place, None)
+        # In doubt, too: the message would come later than its interval.
+        entry.begin_to_wait(self._now())
         if place in self._answered:
             self._answered.discard(place)
             self._completed[packet_id] = place
@@ -289,7 +291,6 @@ class GroupCoordinator:
         elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
             self._doubtful[place] = packet_id, entry
         else:
-            entry.begin_to_wait(self._now())
             self._waiting.add((packet_id, entry))
 
     def deliver_qos0(self, entry: OutboundMessage) -> None:
@@ -359,7 +360,6 @@ class GroupCoordinator:
                 self._changed(self)
         if self._doubtful and self._now() >= self._settled_at:
             for flight in self._doubtful.values():
-                flight[1].begin_to_wait(self._now())
                 self._waiting.add(flight)
             self._doubtful.clear()
         if self._waiting:

@@ -192,6 +192,14 @@ class EdgeGroup:
             refused_by.count_too_large(1)
             self._done.add(place)
 
+    def expire(self, places: Iterable[LogPosition]) -> None:
+        """Complete messages that expired on their way here: no member gets them."""
+        for place in places:
+            self._received += 1
+            if place not in self._places and place not in self._in_runs:
+                self._returned.pop(place, None)
+                self._done.add(place)
+
     def send_run(self, run: Run) -> int:
         """Give messages of QoS 0 to members in turn; return how many came to no member."""
         # Without room a group would lose what a plain subscriber gets: publishers wait for a full

@@ -220,10 +220,13 @@ class SharedSubscriptions:
         group = self._of(route, text)
         if group is None or group.pending is None:
             return  # lent before the members left; the coordinator hears of that
+        if any(message.expiry == 0 for message in messages):
+            places, messages = self._drop_expired(group, places, messages)
         leases = range(self._next_lease, self._next_lease + len(places))
         self._next_lease = leases.stop
         self._lent_by.update(dict.fromkeys(leases, group))
-        group.lend_all(places, messages, leases, is_again=is_again)
+        if places:
+            group.lend_all(places, messages, leases, is_again=is_again)
         for lease in leases:
             if not group.has_lease(lease):
                 self._lent_by.pop(lease, None)
@@ -369,6 +372,17 @@ class SharedSubscriptions:
         if ended:
             self._counters.add("group.dropped.qos2", len(ended))
             self.answer(ended)
+
+    def _drop_expired(
+        self, group: EdgeGroup, places: Sequence[LogPosition], messages: Sequence[Message]
+    ) -> tuple[list[LogPosition], list[Message]]:
+        """Complete the messages that expired on their way here; return the others."""
+        lent = list(zip(places, messages, strict=True))
+        expired = [place for place, message in lent if message.expiry == 0 and message.qos]
+        group.expire(expired)
+        self._counters.add("session.dropped.expired", len(expired))
+        left = [(place, message) for place, message in lent if message.expiry != 0]
+        return [place for place, _ in left], [message for _, message in left]
 
     def _lender(self, group: EdgeGroup, part: JournalId) -> int:
         """Return the number that stands for the group and the part in sessions' answers."""
