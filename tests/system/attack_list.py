@@ -17,6 +17,7 @@ from tests.support import wire
 from tests.support.nodes import Address
 from tests.system.attack_list5 import ATTACKS_5
 from tests.system.call_attacks import CALLS, call_storm
+from tests.system.half_messages import half_messages
 from tests.system.http2_attacks import HTTP2
 from tests.system.innocents import Ports, Stranger, sent
 
@@ -372,6 +373,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "garbage-link": partial(garbage, port="link"),
     "garbage-grpc": partial(garbage, port="grpc"),
     "half-grpc": grpc_crowd,
+    "streams-half": half_messages,
     "slow-garbage": slow_garbage,
     "deep": deep_topics,
     "stuck-subscribers": stuck_subscribers,

@@ -82,6 +82,17 @@ def test_work_of_one_client_is_done_in_slices(node: NodeProcess, name: str) -> N
     assert resident(node) < 500 * 2**20
 
 
+def test_messages_without_end_are_few(node: NodeProcess) -> None:
+    """gRPC keeps each until its last byte; of 80 streams a node reads 64."""
+    most = 0
+    with subprocess.Popen(command("streams-half", node, 8.0), cwd=ROOT) as attack:
+        while attack.poll() is None:
+            most = max(most, resident(node))
+            time.sleep(0.05)
+    assert 0 == attack.returncode
+    assert most < 500 * 2**20
+
+
 def test_a_retained_answer_is_given_in_slices(node: NodeProcess) -> None:
     """Of many thousand messages, to a client that asks for them again and again."""
     with RawClient(node.mqtt, timeout=30) as client:
