@@ -55,6 +55,12 @@ def kept_elsewhere(directory: Directory) -> None:
     directory.members.remove("other")
 
 
+def lost_elsewhere(directory: Directory) -> None:
+    """The node that had the session was removed more than a moment ago."""
+    kept_elsewhere(directory)
+    directory.replica.entries.forget_node("other")
+
+
 def unopened(directory: Directory) -> None:
     directory.replica.entries.store(entry(directory.members.name, 5))
 
@@ -105,7 +111,7 @@ def known(directory: Directory) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("prepare", [lambda _: None, clean, ended, removed, kept_elsewhere])
+@pytest.mark.parametrize("prepare", [lambda _: None, clean, ended, removed, lost_elsewhere])
 def test_it_asks_nobody_and_knows_the_same(
     prepare: Callable[[Directory], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +130,7 @@ def test_it_asks_nobody_and_knows_the_same(
 
 @pytest.mark.parametrize(
     "prepare",
-    [unopened, another_site, another_node, busy, arriving, gone, full],
+    [kept_elsewhere, unopened, another_site, another_node, busy, arriving, gone, full],
     ids=lambda f: f.__name__,
 )
 def test_it_takes_the_steps_where_somebody_may_know_more(

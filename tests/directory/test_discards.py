@@ -9,7 +9,7 @@ import pytest
 from tests.directory.test_site import connect, id_kept_by
 from tests.directory.test_sole import Story
 from tests.support.site import Node, Site
-from txbroker.directory import session_discard
+from txbroker.directory import discard_table, session_discard
 from txbroker.directory.discard_record import PendingDiscard
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import NoSession, QuorumRead
@@ -22,6 +22,7 @@ from txbroker.directory.requests import (
     MaybeNewer,
     MovedTo,
 )
+from txbroker.directory.session_lookups import SessionSearch
 from txbroker.directory.session_ownership import OwnedSession
 
 
@@ -184,18 +185,19 @@ def test_session_at_a_node_that_joined_while_this_one_was_cut_off_is_discarded(
 def test_what_is_found_after_all_is_waited_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two looks with nothing between them end a discard."""
     found = session_discard._Found
-    monkeypatch.setattr(session_discard, "SURE", 10.0)
+    monkeypatch.setattr(discard_table, "SURE", 10.0)
     whole = two_sites()
     clearings, clock = whole.nodes["a"].directory.clearings, whole.now
-    clearings._now = lambda: clock
-    clearings._due["x"] = PendingDiscard(generation=0)
+    clearings.pending._now = lambda: clock
+    clearings.pending.put("x", PendingDiscard(generation=0))
+    search = SessionSearch("x")
     due = []
     for passed, is_whole in ((0.0, True), (9.0, True), (0.5, False), (1.0, True), (9.9, True)):
         clock += passed
-        clearings._conclude("x", found(is_whole=is_whole))
+        clearings._conclude(search, found(is_whole=is_whole))
         due.append(clearings.is_due("x"))
     clock += 0.2
-    clearings._conclude("x", found(is_whole=True))
+    clearings._conclude(search, found(is_whole=True))
 
     assert [True] * 5 == due
     assert not clearings.is_due("x")
@@ -253,7 +255,8 @@ def test_discard_of_a_holder_that_was_away_is_forgotten_when_it_is_done(was_kill
         whole.nodes["a"].kill(survivors=0)
         whole.nodes["a"].start()
     clearings = whole.nodes["a"].directory.clearings
-    (due,) = clearings._due.values()
+    due = clearings.pending.get("x")
+    assert due is not None
     whole.heal()
     whole.run(60.0)
 
@@ -270,11 +273,14 @@ def test_what_was_ended_is_looked_for_anew() -> None:
     whole.isolate("c")
     connect(whole, "a", clean=True).lost(is_will_due=False)
     clearings = whole.nodes["a"].directory.clearings
-    due = clearings._due.pop("x")
+    due = clearings.pending.get("x")
+    assert due is not None
+    clearings.pending.forget("x")
     whole.heal()
     whole.run(5.0)
     before = whole.holders("x")
-    clearings._due["x"], clearings._whole["x"] = due, whole.now - session_discard.SURE
+    clearings.pending.put("x", due)
+    clearings.pending._whole["x"] = whole.now - discard_table.SURE
     whole.run(5.0)
 
     assert (["c"], []) == (before, whole.holders("x"))

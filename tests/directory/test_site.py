@@ -866,7 +866,7 @@ def test_a_session_that_went_to_a_forgotten_node_begins_anew_at_once() -> None:
 
 
 def test_what_a_forgotten_node_had_is_discarded_at_once() -> None:
-    """Nothing has to be asked of it, so nothing has to be remembered."""
+    """Nothing is asked of it; others are asked for a copy, and nothing is remembered after that."""
     whole = site()
     connect(whole, "a").lost(is_will_due=False)
     connect(whole, "b").lost(is_will_due=False)
@@ -877,9 +877,10 @@ def test_what_a_forgotten_node_had_is_discarded_at_once() -> None:
     assert connect(whole, "a", clean=True).present is False
 
     assert whole.now - since < 1.0
-    assert 0 == len(whole.nodes["a"].directory.clearings)
     whole.run(5.0)
     assert [] == whole.holders("x")
+    whole.run(30.0)
+    assert 0 == len(whole.nodes["a"].directory.clearings)
 
 
 def tables(node: Node) -> dict[str, int]:

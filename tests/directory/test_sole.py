@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.directory.test_model import holders
 from tests.support.site import Connection, Node, Site
-from txbroker.directory import session_discard
+from txbroker.directory import discard_table
 from txbroker.directory.requests import Discard, Discarded, Kept
 from txbroker.directory.session_ownership import OwnedSession
 
@@ -292,7 +292,7 @@ def test_second_clean_session_forgets_no_holder_of_the_first() -> None:
 
 def test_discards_beyond_the_limit_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ids clients say is theirs to choose."""
-    monkeypatch.setattr(session_discard, "LIMIT", 2)
+    monkeypatch.setattr(discard_table, "LIMIT", 2)
     story = left_at_1(5, 3)
     for client_id in ("y", "z"):
         story.connection = story.nodes[1].connect(client_id)

@@ -175,7 +175,8 @@ class WillWatch:
             part = mine[first : first + CHUNK]
             newer = yield from self._newer(part)
             for entry in part:
-                is_gone = self._replica.entries.get(entry.client_id) is None
+                known = self._replica.entries.get(entry.client_id)
+                is_gone = known is None or known.node == node
                 if is_gone and entry.client_id not in newer:
                     self._publish_will(node, entry)
             yield Pause(seconds=0.0)

@@ -26,6 +26,7 @@ from txbroker.directory.entry_replica import EntryReplica
 from txbroker.directory.entry_replicator import EntryReplicator
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.heartbeat import pulse
+from txbroker.directory.lost_members import LostMembers
 from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Members
 from txbroker.directory.move_sweep import MoveSweep
@@ -199,7 +200,7 @@ class Directory:
         self._now = now
         self._spawn = spawn
         self._at_work: set[tuple[str, ...]] = set()
-        self._removed = members.removed
+        self._lost = LostMembers(parts, self._watch)
         self._was_alone = members.is_alone
         members.when_changed(self._on_members)
 
@@ -229,6 +230,7 @@ class Directory:
         self.conflicts.tick()
         self.connected.tick()
         self.replicator.recheck()
+        self._lost.tick()
         for key, procedure in self._sweep.due():
             self._start(key, procedure)
         for node in self.replica.entries.nodes_of_hearsay():
@@ -509,11 +511,4 @@ class Directory:
             self.connected.on_company(self._host.clean())
         self._was_alone = self.members.is_alone
         self.reach.forget_unknown(self.members.is_known)
-        removed = self.members.removed
-        for name in removed - self._removed:
-            due = self.replica.entries.with_wills(name)
-            self.replica.entries.forget_node(name)
-            self.replicator.forget_node(name)
-            if due and name != self.members.name:
-                self._spawn(self._watch.bury(name, due))
-        self._removed = removed
+        self._lost.on_members()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from txbroker.directory.connected_clients import ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
+from txbroker.directory.discard_record import ANY
 from txbroker.directory.requests import (
     NONE_NAMED,
     UNKNOWN_AGE,
@@ -100,6 +101,9 @@ class DiscardAnswers:
         client_id = request.client_id
         own = self._replicator.own.get(client_id)
         since = self._connected.seconds_here(client_id)
+        is_pending = request.connection > 0 and request.through < ANY
+        if own is not None and not own.persistent and is_pending:
+            own = None  # the connection may be newer than a clean session of long ago
         if own is not None and since is not None and since * 1000 < request.age:
             return Kept()
         if own is not None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import attrs
 
 from txbroker.directory.entry import pack, unpack
+from txbroker.directory.requests import NONE_NAMED, UNKNOWN_AGE, Discard
 from txbroker.model.machine_time import MachineTime, moment_from
+
+ANY = 1 << 53
+"""A generation above every incarnation: each session from before the CONNECT is older."""
+
+ROUNDED = 2
+"""Milliseconds by which an age between two moments may be too great."""
 
 
 @attrs.frozen(kw_only=True)
@@ -20,6 +27,20 @@ class PendingDiscard:
     generation: int
     began: MachineTime | None = None
     holders: tuple[tuple[str, int], ...] = ()
+
+    def request(
+        self, client_id: str, incarnation: int, now: MachineTime, connection: int = NONE_NAMED
+    ) -> Discard:
+        """Return the request to a holder of the id; the arguments as in `Discard`."""
+        age = None if self.began is None else self.began.age(now)
+        return Discard(
+            client_id=client_id,
+            incarnation=incarnation,
+            through=self.generation,
+            # A session of the last 2 ms would count as newer, and the client would be refused.
+            age=UNKNOWN_AGE if age is None else max(0, age - ROUNDED),
+            connection=connection,
+        )
 
     @property
     def record(self) -> bytes:

@@ -31,14 +31,13 @@ from txbroker.directory.connected_clients import ClearedAbove, ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.discard_answers import DiscardAnswers
-from txbroker.directory.discard_record import PendingDiscard, pending_discard_from
-from txbroker.directory.effects import AwaitDurable, Pause, Procedure
+from txbroker.directory.discard_record import ANY, PendingDiscard
+from txbroker.directory.discard_table import PendingDiscards
+from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import Decision, NoSession, SessionMayExist
 from txbroker.directory.requests import (
     NONE_NAMED,
-    UNKNOWN_AGE,
-    Discard,
     Discarded,
     Kept,
     MaybeNewer,
@@ -50,27 +49,8 @@ from txbroker.directory.session_lookups import SessionSearch
 from txbroker.directory.session_takeover import HOPS, RETRY, SessionTakeovers
 from txbroker.model.machine_time import MachineTime
 
-LIMIT = 10_000
-"""Upper bound of ids with a pending discard; beyond it the oldest are forgotten."""
-
-AT_ONCE = 20
-"""Pending discards that one tick retries."""
-
 LOOK = 0.05
 """Seconds between two checks of the keepers' knowledge, while none of them answers."""
-
-SURE = 10.0
-"""
-Seconds between two searches that find no session.
-
-A node that was cut off learns of newly joined nodes in that time.
-"""
-
-ROUNDED = 2
-"""Milliseconds by which an age between two moments may be too great."""
-
-ANY = 1 << 53
-"""A generation above every incarnation: each session from before the CONNECT is older."""
 
 
 class SessionDiscards:
@@ -93,16 +73,12 @@ class SessionDiscards:
             parts, takeovers=takeovers, connected=connected, moment=moment
         )
         self._connected = connected
-        self._table = table
+        self.pending = PendingDiscards(table, parts.now)
         self._now = parts.now
         self._moment = moment
-        self._due: dict[str, PendingDiscard] = {}
-        self._whole: dict[str, float] = {}
-        for key, value in table.items():
-            self._due[key.decode()] = pending_discard_from(value)
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self.pending)
 
     # from the edge
 
@@ -133,7 +109,7 @@ class SessionDiscards:
                 raised = max(raised, found.incarnation)
                 is_told = found.is_known
             if is_whole:
-                self._forget(client_id)
+                self.pending.forget(client_id)
             is_vain = not self._members.is_joined or self._takeovers.lookups.is_cut_off(client_id)
             if self._now() >= until or (not search.go_on and is_vain):
                 break
@@ -173,20 +149,17 @@ class SessionDiscards:
     @property
     def due(self) -> Iterable[str]:
         """Return the ids to retry now; the next call returns others."""
-        ids = list(self._due)[:AT_ONCE]
-        for client_id in ids:
-            self._due[client_id] = self._due.pop(client_id)
-        return ids
+        return self.pending.turn()
 
     def is_due(self, client_id: str) -> bool:
         """True if a discard of the id is pending."""
-        return client_id in self._due
+        return self.pending.get(client_id) is not None
 
     def finish(self, client_id: str, until: float = math.inf) -> Procedure[None]:
         """Retry the pending discard of an id; a client that waits for it waits `until` then."""
         search = SessionSearch(client_id, is_of_all=True, until=until)
         for _ in range(HOPS):
-            due = self._due.get(client_id)
+            due = self.pending.get(client_id)
             if due is None or self._now() >= until:
                 return
             search.go_on = False
@@ -195,9 +168,9 @@ class SessionDiscards:
                 # Only the last attempt counts: a holder that is asked each time would be asked for
                 # ever.
                 if found is not None:
-                    self._conclude(client_id, found)
+                    self._conclude(search, found)
                 return
-        self._whole.pop(client_id, None)
+        self.pending.doubt(client_id)
 
     # internal
 
@@ -208,10 +181,10 @@ class SessionDiscards:
         if known is not None:
             yield from self._follow(search, *known, due)
             return _Found()
-        known = self._known_then(search, due)
-        if known is not None:
-            yield from self._follow(search, *known, due)
-            search.go_on = True  # `holders` may name further nodes
+        holders = self._holders_then(search, due)
+        if holders:
+            yield from self._ask_holders(search, holders, due)
+            search.go_on = True
             return _Found()
         sites = (members.site, *members.sites())
         decisions = yield from self._takeovers.lookups.ask_keepers(search, sites)
@@ -254,22 +227,55 @@ class SessionDiscards:
             return arriving.node, arriving.incarnation
         return None
 
-    def _known_then(self, search: SessionSearch, due: PendingDiscard) -> tuple[str, int] | None:
+    def _holders_then(self, search: SessionSearch, due: PendingDiscard) -> dict[str, int]:
         """
-        Return a holder that did not answer when the clean session began, and was not asked since.
-        """
-        for node, incarnation in due.holders:
-            is_asked = node in search.silent or incarnation <= search.void.get(node, 0)
-            if not is_asked and self._members.get(node) is not None:
-                return node, incarnation
-        return None
+        Return the holders that did not answer when the clean session began, and were not asked
+        since.
 
-    def _conclude(self, client_id: str, found: _Found) -> None:
-        """Forget the discard after two searches, `SURE` seconds apart, that found no session."""
-        if not found.is_whole:
-            self._whole.pop(client_id, None)
-        elif self._now() - self._whole.setdefault(client_id, self._now()) >= SURE:
-            self._forget(client_id)
+        A removed holder is lost. Any member may have a copy that the lost holder gave or released.
+        """
+        members, found = self._members, dict[str, int]()
+        for node, incarnation in due.holders:
+            names = [node]
+            if members.is_removed(node):
+                names = [one.name for one in members.all if one.name != members.name]
+                search.void[node] = max(incarnation, search.void.get(node, 0))
+            for name in names:
+                is_asked = name in search.silent or incarnation <= search.void.get(name, 0)
+                if not is_asked and members.get(name) is not None:
+                    found[name] = max(incarnation, found.get(name, 0))
+        return found
+
+    def _ask_holders(
+        self, search: SessionSearch, holders: dict[str, int], due: PendingDiscard
+    ) -> Procedure[None]:
+        """Ask these holders at once, and follow the trails that begin there."""
+        client_id, now, trails = search.client_id, self._moment(), dict(holders)
+
+        def take(node: str, reply: Reply | None) -> bool:
+            if isinstance(reply, NotHeld):
+                search.void[node] = trails.pop(node)
+            elif reply is None:
+                search.silent[node] = trails.pop(node)
+            return False
+
+        calls = ((node, due.request(client_id, at, now)) for node, at in holders.items())
+        yield SendRequest(calls=tuple(calls), take=take)
+        for node, incarnation in trails.items():
+            yield from self._follow(search, node, incarnation, due)
+
+    def _conclude(self, search: SessionSearch, found: _Found) -> None:
+        """Note the result of the last search, and forget the holders that have answered."""
+        client_id, due = search.client_id, self.pending.get(search.client_id)
+        if due is None:
+            return  # more discards than there is room for came meanwhile
+        holders = tuple(self._silent_holders(search).items())
+        if due.holders != holders:
+            self.pending.put(client_id, attrs.evolve(due, holders=holders))
+        if found.is_whole:
+            self.pending.conclude(client_id)
+        else:
+            self.pending.doubt(client_id)
 
     def _is_open(self, search: SessionSearch, clean: DirectoryEntry) -> bool:
         return clean.node != self._members.name and clean.order not in search.closed
@@ -288,20 +294,23 @@ class SessionDiscards:
             if self._now() >= search.until:
                 search.silent[node] = incarnation
                 return
+            if self._members.is_removed(node):
+                search.silent[node] = incarnation  # a copy from there may be on its way
+                break
             reply = yield from self._ask(search, node, incarnation, due)
             if isinstance(reply, Discarded | MovedTo | NotHeld):
                 search.silent.pop(node, None)
             match reply:
                 case Discarded():
                     trail[node] = max(incarnation, reply.incarnation)
-                    self._whole.pop(search.client_id, None)
+                    self.pending.doubt(search.client_id)
                     break
                 case MovedTo() if reply.incarnation > incarnation:
                     node, incarnation = reply.node, reply.incarnation
                 case NotHeld() | MovedTo():
                     break
                 case Kept():
-                    self._forget(search.client_id)
+                    self.pending.forget(search.client_id)
                     search.is_overtaken = True
                     return
                 case _:
@@ -336,15 +345,7 @@ class SessionDiscards:
         """Ask the holder to end the session; a connection that it names is the one to end."""
         connection = NONE_NAMED
         while True:
-            age = None if due.began is None else due.began.age(self._moment())
-            request = Discard(
-                client_id=search.client_id,
-                incarnation=incarnation,
-                through=due.generation,
-                # A session of the last 2 ms would count as newer, and the client would be refused.
-                age=UNKNOWN_AGE if age is None else max(0, age - ROUNDED),
-                connection=connection,
-            )
+            request = due.request(search.client_id, incarnation, self._moment(), connection)
             reply = yield from self._takeovers.ask_holder(node, request)
             if not isinstance(reply, MaybeNewer) or connection != NONE_NAMED:
                 return reply
@@ -358,30 +359,21 @@ class SessionDiscards:
 
         The keepers may have forgotten the earlier ones, and the search would not find these.
         """
-        due = self._due.get(search.client_id)
+        due = self.pending.get(search.client_id)
         before = {} if due is None else dict(due.holders)
         silent = {n: i for n, i in before.items() if i > search.void.get(n, 0)}
         return silent | search.silent
 
     def _remember(self, search: SessionSearch, began: MachineTime) -> Procedure[None]:
         client_id, holders = search.client_id, self._silent_holders(search)
-        earlier = self._due.pop(client_id, None)
-        self._whole.pop(client_id, None)
+        earlier = self.pending.get(client_id)
         due = PendingDiscard(
             generation=max(search.generation, 0 if earlier is None else earlier.generation),
             began=began,
             holders=tuple(holders.items()),
         )
-        self._due[client_id] = due
-        self._table.put(client_id.encode(), due.record)
-        while len(self._due) > LIMIT:
-            self._forget(next(iter(self._due)))
+        self.pending.put(client_id, due)
         yield AwaitDurable()
-
-    def _forget(self, client_id: str) -> None:
-        self._whole.pop(client_id, None)
-        if self._due.pop(client_id, None) is not None:
-            self._table.delete(client_id.encode())
 
 
 @attrs.frozen(kw_only=True)

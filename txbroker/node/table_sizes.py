@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from txbroker.authority import accepted_wills, edge_peers, edge_registry
 from txbroker.authority.authority import Authority
 from txbroker.delegation import join_rules
-from txbroker.directory import entry_table, members, session_discard, session_ownership
+from txbroker.directory import discard_table, entry_table, members, session_ownership
 from txbroker.directory.sent_wills import SENT_LIMIT
 from txbroker.edge.groups import group_coordinators
 from txbroker.journal.store import retention
@@ -66,7 +66,7 @@ class TableSizes:
         )
         yield TableSize("directory.arriving", len(directory.ownership.arriving), limits.connections)
         yield TableSize("directory.connected", directory.connected.remembered, 0)
-        yield TableSize("directory.discards", len(directory.clearings), session_discard.LIMIT)
+        yield TableSize("directory.discards", len(directory.clearings), discard_table.LIMIT)
         yield TableSize("directory.left", transfer.unfinished_count, session_ownership.LIMIT)
         yield TableSize("wills.own", directory.own_wills.count, 0)
         yield TableSize("wills.sent", len(directory.sent_wills), SENT_LIMIT)

@@ -1,0 +1,69 @@
+"""The pending discards of one node: discards that wait for nodes that did not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txbroker.directory.directory_ports import DurableTable
+from txbroker.directory.discard_record import PendingDiscard, pending_discard_from
+
+LIMIT = 10_000
+"""Upper bound of ids with a pending discard; beyond it the oldest are forgotten."""
+
+AT_ONCE = 20
+"""Pending discards that one tick retries."""
+
+SURE = 10.0
+"""
+Seconds between two searches that find no session.
+
+A node that was cut off learns of newly joined nodes in that time.
+"""
+
+
+class PendingDiscards:
+    """Client id -> its pending discard, in `table`."""
+
+    def __init__(self, table: DurableTable, now: Callable[[], float]) -> None:
+        self._table = table
+        self._now = now
+        self._due = {key.decode(): pending_discard_from(value) for key, value in table.items()}
+        self._whole: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def get(self, client_id: str) -> PendingDiscard | None:
+        """Return the pending discard of the id; None: the id has none."""
+        return self._due.get(client_id)
+
+    def turn(self) -> list[str]:
+        """Return the ids to retry now; the next call returns others."""
+        ids = list(self._due)[:AT_ONCE]
+        for client_id in ids:
+            self._due[client_id] = self._due.pop(client_id)
+        return ids
+
+    def put(self, client_id: str, due: PendingDiscard) -> None:
+        """Store a discard in place of an earlier one of the id."""
+        self._due.pop(client_id, None)
+        self.doubt(client_id)
+        self._due[client_id] = due
+        self._table.put(client_id.encode(), due.record)
+        while len(self._due) > LIMIT:
+            self.forget(next(iter(self._due)))
+
+    def doubt(self, client_id: str) -> None:
+        """Note that something was found: two further searches must find no session."""
+        self._whole.pop(client_id, None)
+
+    def conclude(self, client_id: str) -> None:
+        """Forget the discard after two searches, `SURE` seconds apart, that found no session."""
+        if self._now() - self._whole.setdefault(client_id, self._now()) >= SURE:
+            self.forget(client_id)
+
+    def forget(self, client_id: str) -> None:
+        """Delete the discard of the id."""
+        self.doubt(client_id)
+        if self._due.pop(client_id, None) is not None:
+            self._table.delete(client_id.encode())
