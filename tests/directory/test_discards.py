@@ -370,3 +370,30 @@ def test_older_asker_is_answered_at_once() -> None:
     ]
 
     assert [MaybeNewer, Discarded] == [type(reply) for reply in replies]
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_session_at_a_site_that_was_not_heard_of_is_discarded(is_heard: bool) -> None:
+    """The node hears of the site later, or while it waits for the keepers that it knows."""
+    sites = {"a": "one", "b": "one", "c": "one", "e": "two"}
+    late = Site("abce", 1, sites=sites)
+    late.start(3)
+    late.run(3.0)
+    late.cut("a", "b")
+    late.cut("b", "e")
+    late.nodes["e"].start()
+    late.run(3.0)
+    connect(late, "e").lost(is_will_due=False)
+    clean = late.nodes["b"].connect("x", clean=True)
+    if is_heard:
+        members = late.nodes["a"].directory.members.all
+        late.nodes["b"].directory.members.merge_list(members)
+    late.run_until(lambda: clean.is_answered)
+    clean.lost(is_will_due=False)
+    assert is_heard is late.nodes["b"].directory.clearings.is_due("x")
+    late.run(20.0)
+    late.heal()
+    late.run(60.0)
+
+    assert [] == late.holders("x")
+    assert not late.nodes["b"].directory.clearings.is_due("x")

@@ -512,3 +512,4 @@ class Directory:
         self._was_alone = self.members.is_alone
         self.reach.forget_unknown(self.members.is_known)
         self._lost.on_members()
+        self.clearings.on_members()

@@ -13,6 +13,9 @@ LIMIT = 10_000
 AT_ONCE = 20
 """Pending discards that one tick retries."""
 
+RECENT = 60.0
+"""Seconds for which a finished discard is retained, in case another site is heard of."""
+
 SURE = 10.0
 """
 Seconds between two searches that find no session.
@@ -22,13 +25,19 @@ A node that was cut off learns of newly joined nodes in that time.
 
 
 class PendingDiscards:
-    """Client id -> its pending discard, in `table`."""
+    """
+    Client id -> its pending discard, in `table`.
+
+    A finished discard of the last `RECENT` seconds may become pending again. A node hears of a new
+    site a moment late, and the client may have begun a session there.
+    """
 
     def __init__(self, table: DurableTable, now: Callable[[], float]) -> None:
         self._table = table
         self._now = now
         self._due = {key.decode(): pending_discard_from(value) for key, value in table.items()}
         self._whole: dict[str, float] = {}
+        self._finished: dict[str, tuple[float, PendingDiscard]] = {}
 
     def __len__(self) -> int:
         return len(self._due)
@@ -39,6 +48,9 @@ class PendingDiscards:
 
     def turn(self) -> list[str]:
         """Return the ids to retry now; the next call returns others."""
+        until = self._now() - RECENT
+        while self._finished and next(iter(self._finished.values()))[0] <= until:
+            del self._finished[next(iter(self._finished))]
         ids = list(self._due)[:AT_ONCE]
         for client_id in ids:
             self._due[client_id] = self._due.pop(client_id)
@@ -53,6 +65,20 @@ class PendingDiscards:
         while len(self._due) > LIMIT:
             self.forget(next(iter(self._due)))
 
+    def finish(self, client_id: str, done: PendingDiscard) -> None:
+        """Note a discard that is done, as far as this node knows the sites."""
+        self._finished.pop(client_id, None)
+        self._finished[client_id] = self._now(), done
+        if len(self._finished) > LIMIT:
+            del self._finished[next(iter(self._finished))]
+
+    def reopen(self) -> None:
+        """Make the discards of the last `RECENT` seconds pending again."""
+        finished, self._finished = self._finished, {}
+        for client_id, (since, done) in finished.items():
+            if client_id not in self._due and since > self._now() - RECENT:
+                self.put(client_id, done)
+
     def doubt(self, client_id: str) -> None:
         """Note that something was found: two further searches must find no session."""
         self._whole.pop(client_id, None)
@@ -60,6 +86,7 @@ class PendingDiscards:
     def conclude(self, client_id: str) -> None:
         """Forget the discard after two searches, `SURE` seconds apart, that found no session."""
         if self._now() - self._whole.setdefault(client_id, self._now()) >= SURE:
+            self.finish(client_id, self._due[client_id])
             self.forget(client_id)
 
     def forget(self, client_id: str) -> None:

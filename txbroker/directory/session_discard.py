@@ -76,6 +76,7 @@ class SessionDiscards:
         self.pending = PendingDiscards(table, parts.now)
         self._now = parts.now
         self._moment = moment
+        self._sites = set(parts.members.sites())
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -124,6 +125,9 @@ class SessionDiscards:
             yield from self._remember(search, began)
             if not is_wanted():
                 return until  # `cleared` of a client that disconnected would never be removed
+        else:
+            done = PendingDiscard(generation=search.generation, began=began)
+            self.pending.finish(client_id, done)
         is_any = search.void or search.closed or not is_told
         self._connected.cleared[client_id] = ClearedAbove(
             generation=search.generation if is_any else 0, incarnation=raised
@@ -172,6 +176,12 @@ class SessionDiscards:
                 return
         self.pending.doubt(client_id)
 
+    def on_members(self) -> None:
+        """Ask another site, heard of now, about the clean sessions of the last minute."""
+        before, self._sites = self._sites, set(self._members.sites())
+        if self._sites - before:
+            self.pending.reopen()
+
     # internal
 
     def _attempt(self, search: SessionSearch, due: PendingDiscard) -> Procedure[_Found]:
@@ -194,13 +204,13 @@ class SessionDiscards:
                 return _Found()
             clean = None if isinstance(decision, SessionMayExist) else decision.clean
             # A pending discard concerns no connection: a connection found later may be newer.
-            is_now = due.generation == ANY
-            if is_now and clean is not None and self._is_open(search, clean):
+            if due.generation == ANY and clean is not None and self._is_open(search, clean):
                 yield from self._close(search, clean, due)
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], SessionMayExist)
-        is_whole = all(self._is_over(site, one) for site, one in decisions.items())
-        return _Found(is_known=is_known, is_whole=is_whole and not search.silent)
+        is_whole = not search.silent and decisions.keys() >= set(members.sites())
+        is_whole = is_whole and all(self._is_over(site, one) for site, one in decisions.items())
+        return _Found(is_known=is_known, is_whole=is_whole)
 
     def _is_over(self, site: str, decision: Decision) -> bool:
         """
