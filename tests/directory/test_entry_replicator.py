@@ -7,11 +7,12 @@ import pytest
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import SLICE, EntryReplicator
+from txbroker.directory.entry_replicator import LISTS, SLICE, EntryReplicator
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.replica_peer import ATTEMPTS, PENDING
+from txbroker.directory.reachability import ATTEMPTS
+from txbroker.directory.replica_peer import PENDING
 from txbroker.directory.requests import Ended, Register, Registered
 from txbroker.directory.silent_members import SilentMembers
 
@@ -254,6 +255,44 @@ def test_attempts_of_a_large_site_are_few() -> None:
                 bench.registrar.failed(name, batch, bench.now)
 
     assert made / 30 <= ATTEMPTS / 50
+
+
+def test_a_late_answer_counts() -> None:
+    """Until then the keeper is one that does not answer, and nothing is sent twice."""
+    bench = Bench()
+    batch = bench.batch()
+    assert batch is not None
+    bench.now += 1.0
+    bench.registrar.late("b", batch, bench.now - 1.0)
+    assert bench.registrar.is_deaf("c1")
+    bench.now += 3.0
+    assert bench.batch() is None
+    bench.answer(batch)
+    assert not bench.registrar.is_deaf("c1")
+    bench.pump()
+
+    assert bench.registrar.is_settled
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_who_is_late_with_a_list_keeps_others_from_theirs_if_it_lives(is_heard: bool) -> None:
+    """A busy machine is given no more lists than it takes; a dead member holds up nobody."""
+    bench = Bench()
+    names = ["b", *(f"n{number}" for number in range(LISTS))]
+    for name in names[1:]:
+        bench.join(name)
+    bench.now = began = bench.registrar.calm
+    batches = {name: bench.registrar.batch(name, bench.now) for name in names}
+    (last,) = [name for name, batch in batches.items() if batch is None]
+    late = next(name for name in names if name != last)
+    batch = batches[late]
+    assert batch is not None
+    bench.now += 1.0
+    if is_heard:
+        bench.registrar._silence.record_contact(late)
+    bench.registrar.late(late, batch, began)
+
+    assert (bench.registrar.batch(last, bench.now) is None) is is_heard
 
 
 def test_one_more_is_no_news_to_those_who_keep_what_they_kept() -> None:

@@ -7,9 +7,10 @@ import pytest
 from tests.support.keeping import MemoryTable
 from txbroker.directory.heartbeat import patience
 from txbroker.directory.members import Member, Members
-from txbroker.directory.silent_members import WATCHERS, SilentMembers
+from txbroker.directory.silent_members import REPORTS, WATCHERS, SilentMembers
 
 AFTER = 10.0
+PATIENCE_OF_FIFTY = 50**2 / REPORTS
 
 
 class Bench:
@@ -62,12 +63,34 @@ def test_others_are_told_of_what_is_watched_only() -> None:
     node = bench.all["n00"]
     watched = next(iter(node.watched))
     node.store_report("n05", ["n07"])
+    node.report()
     assert (0, ()) == (node.version, node.silent)
     node.missed(watched)
     node.missed(watched)
     assert (1, (watched,)) == (node.version, node.silent)
     node.record_contact(watched)
+    bench.now += AFTER
+    node.report()
     assert (2, ()) == (node.version, node.silent)
+
+
+def test_reports_of_a_large_site_are_few() -> None:
+    """Each goes to all members: a member that is busy comes and goes."""
+    count = 50
+    bench = Bench(count)
+    node = bench.all["n00"]
+    watched = sorted(node.watched)
+    for number in range(600):
+        bench.now += 0.1
+        node.missed(watched[number % 3])
+        node.record_contact(watched[(number + 1) % 3])
+        node.report()
+
+    assert node.version * count / 60 <= REPORTS / count * 1.2
+    node.missed(watched[0])
+    bench.now += AFTER + PATIENCE_OF_FIFTY
+    node.report()
+    assert set(node.silent) == set(node._seen)
 
 
 def test_who_told_takes_it_back() -> None:

@@ -24,7 +24,15 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.requests import OtherView, Registered, Reply, Request
+from txbroker.directory.requests import (
+    OtherView,
+    Ping,
+    Register,
+    Registered,
+    Reply,
+    Request,
+    Take,
+)
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -446,6 +454,8 @@ class Node:
                 if reply is None:
                     self.directory.reach.missed(node, began)
                 else:
+                    if not isinstance(request, Take):
+                        self.directory.reach.answered(node, began)
                     self.directory.record_contact(node)
             if isinstance(reply, OtherView):
                 share = self.directory.on_other_view(node, reply)
@@ -459,7 +469,18 @@ class Node:
             return
         back = self.guarded_with(finish)
         self.when_safe(lambda: self.site.send(self, node, request, back))
-        self.site.after(CALL_TIMEOUT, self.guarded(lambda: finish(None)))
+        reach, timeout = self.directory.reach, CALL_TIMEOUT
+        if isinstance(request, Register):
+
+            def late() -> None:
+                if is_open:
+                    self.directory.replicator.late(node, request, began)
+
+            self.site.after(reach.patience(node), self.guarded(late))
+            timeout = reach.longest_wait(node, len(self.directory.members.places.names))
+        elif isinstance(request, Ping):
+            timeout = reach.patience(node)
+        self.site.after(timeout, self.guarded(lambda: finish(None)))
 
     def guarded_with(self, action: Callable[[Any], object]) -> Callable[[Any], None]:
         values: list[Any] = []

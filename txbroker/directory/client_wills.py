@@ -31,6 +31,7 @@ from txbroker.directory.entry import (
     testament_from,
     unpack,
 )
+from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.sent_wills import CHUNK, SentWills
 from txbroker.directory.silent_members import SilentMembers
@@ -39,6 +40,9 @@ from txbroker.mqtt.wire.packets import Will
 
 MOST_BYTES = 32 * 1024 * 1024
 """Bytes of this node's wills, beyond which only small ones are accepted; keepers copy them."""
+
+PINGS = 2
+"""Unanswered pings that make a member silent: a busy member may miss one."""
 
 SMALL = 1024
 """Bytes of a small will."""
@@ -122,6 +126,7 @@ class WillWatch:
         parts: DirectoryParts,
         *,
         silence: SilentMembers,
+        reach: Reachability,
         own: OwnWills,
         forget: Callable[[str, DirectoryWill], None],
         sent: SentWills,
@@ -131,6 +136,7 @@ class WillWatch:
         self._members = parts.members
         self._replica = parts.replica
         self._silence = silence
+        self._reach = reach
         self._own = own
         self._forget = forget
         self._sent_wills = sent
@@ -184,9 +190,13 @@ class WillWatch:
     # internal
 
     def _execute(self, node: str) -> Procedure[None]:
-        if (yield from ask(node, Ping())) is not None:
-            self._silence.record_contact(node)
-            return
+        for _ in range(PINGS):
+            began, patience = self._now(), self._reach.patience(node)
+            if (yield from ask(node, Ping())) is not None:
+                self._silence.record_contact(node)
+                return
+            if self._reach.is_early(began, patience):
+                return  # this node or its machine has become busy: nobody would answer in time
         self._silence.missed(node)
         begun = self._now()
         self._next = {n: t for n, t in self._next.items() if t > self._now()}

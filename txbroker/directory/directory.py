@@ -161,10 +161,7 @@ class Directory:
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
         )
-        self.conflicts = EntryConflicts(
-            parts,
-            takeovers=self.takeovers,
-        )
+        self.conflicts = EntryConflicts(parts, takeovers=self.takeovers)
         self._departure = SessionEvacuation(members, self.ownership, host, now)
         self.own_wills = OwnWills(tables.wills, life)
         self.connected = ConnectedClients(
@@ -191,6 +188,7 @@ class Directory:
         self._watch = WillWatch(
             parts,
             silence=self.silence,
+            reach=self.reach,
             own=self.own_wills,
             forget=self.connected.forget_will,
             sent=self.sent_wills,
@@ -231,6 +229,7 @@ class Directory:
         self.connected.tick()
         self.replicator.recheck()
         self._lost.tick()
+        self.silence.report()
         for key, procedure in self._sweep.due():
             self._start(key, procedure)
         for node in self.replica.entries.nodes_of_hearsay():

@@ -346,6 +346,18 @@ class EntryReplicator:
             if entry.client_id not in reply.full:
                 self.knows(entry.client_id, name)
 
+    def late(self, name: str, batch: Register, began: float) -> None:
+        """
+        Note that the keeper has not answered in time a batch that was sent at `began`.
+
+        If no message came from the keeper since, the next keeper may receive its list.
+        """
+        peer = self._peers.get(name)
+        if peer is not None and peer.in_flight is batch:
+            peer.failures += 1
+            if self._silence.last_heard(name) < began:
+                self._on_list.discard(name)
+
     def failed(self, name: str, batch: Register, now: float) -> None:
         """
         Return the batch to the pending ids: no answer came, or the keeper sees other members.

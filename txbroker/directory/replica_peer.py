@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from txbroker.directory.entry import DirectoryEntry
+from txbroker.directory.reachability import ATTEMPTS
 from txbroker.directory.requests import Register
 
 PENDING = 10_000
@@ -16,11 +17,8 @@ FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each further attempt doubles the pause."""
 
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`."""
-
-ATTEMPTS = 200
 """
-Upper bound of attempts a second of all members together, while nobody answers in time.
+Seconds between attempts; more in a site so large that these would exceed `ATTEMPTS`.
 
 Fifty nodes whose machine was busy for a moment sent one another a thousand calls a second. All of
 them came too late, and were sent again.

@@ -31,18 +31,32 @@ RARELY = 3.0
 """Multiples of `after` between questions to an unwatched member; more in a large site."""
 
 
+REPORTS = 200
+"""
+Upper bound of messages a second that all members together send with reports of silent members.
+
+Members of a busy machine answered late, and each such member was reported to all, and again when it
+answered. These reports kept the machine busy.
+"""
+
+
 class SilentMembers:
     """
     The silent members as this node knows them; `after` seconds of silence make a member absent.
+
+    `silent` is the report for others: the watched members that do not answer. `version` grows with
+    each report.
     """
 
     def __init__(self, members: Members, after: float, now: Callable[[], float]) -> None:
         self.version = 0
+        self.silent: tuple[str, ...] = ()
         self._members = members
         self._after = after
         self._patience = patience(after)
         self._now = now
         self._start = now()
+        self._next_report = 0.0
         self._heard: dict[str, float] = {}
         self._seen: dict[str, None] = {}
         self._told: dict[str, frozenset[str]] = {}
@@ -59,16 +73,14 @@ class SilentMembers:
         if name in self._silent:
             del self._silent[name]
             self._around = None
-        if name in self._seen:
-            del self._seen[name]
-            self.version += 1
+        self._seen.pop(name, None)
 
     def missed(self, name: str) -> None:
         """Note that a due member did not answer."""
         self._believe(name)
-        if name in self.watched and name not in self._seen:
+        if name in self.watched:
             self._seen[name] = None
-            self.version += 1
+            self.report()
 
     def store_report(self, source: str, silent: Iterable[str]) -> None:
         """
@@ -90,12 +102,14 @@ class SilentMembers:
                 del self._silent[name]
                 self._around = None
 
-    # from wills and heartbeats
+    def report(self) -> None:
+        """Make a new report if its time has come and members fell silent or answered."""
+        if self._now() >= self._next_report and set(self.silent) != self._seen.keys():
+            self.silent = tuple(self._seen)
+            self.version += 1
+            self._next_report = self._now() + len(self._places.names) ** 2 / REPORTS
 
-    @property
-    def silent(self) -> tuple[str, ...]:
-        """Return the members watched here that do not answer: the report for others."""
-        return tuple(self._seen)
+    # from wills and heartbeats
 
     def last_heard(self, name: str) -> float:
         """Return the time of the member's last message, or of this object's start."""
@@ -158,4 +172,4 @@ class SilentMembers:
                 del known[name]
         for name in [name for name in self._seen if not self._members.is_peer(name)]:
             del self._seen[name]
-            self.version += 1
+        self.silent = tuple(name for name in self.silent if self._members.is_peer(name))

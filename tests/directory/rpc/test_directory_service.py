@@ -15,7 +15,18 @@ from structlog.testing import capture_logs
 from tests.storage.test_committer import run_apart
 from txbroker.directory.effects import Pause, SendRequest
 from txbroker.directory.entry import DirectoryEntry
-from txbroker.directory.requests import Answers, Claim, Discard, Lookup, NotHeld, Register, Request
+from txbroker.directory.reachability import LONGEST, REMEMBERED, SHORTEST, Reachability
+from txbroker.directory.requests import (
+    Answers,
+    Claim,
+    Discard,
+    Lookup,
+    NotHeld,
+    Ping,
+    Register,
+    Registered,
+    Request,
+)
 from txbroker.directory.rpc import directory_calls
 from txbroker.directory.rpc import directory_convert as wire
 from txbroker.directory.rpc.directory_calls import CLAIMS, OWN_TABLES, DirectoryCalls
@@ -284,3 +295,53 @@ def test_members_that_wait_are_told_once_and_again_in_a_while() -> None:
     assert [3] == told(int(TELL_AGAIN), 3)
     assert [] == told(2, 0)
     assert [1] == told(2, 1)
+
+
+def test_a_call_for_a_client_is_not_awaited_longer_for_a_slow_member() -> None:
+    """A CONNECT's bound counts on it; a registration and a ping have time."""
+    disk, none = Disk(), cast(Any, None)
+    calls = DirectoryCalls(commit=disk, tables=disk, channels=none, tasks=none, now=lambda: 0.0)
+    now = 5.0
+    reach = Reachability(lambda: now)
+    reach.answered("b", 0.0)
+    names = [f"n{number}" for number in range(50)]
+    members = SimpleNamespace(places=SimpleNamespace(names=names))
+    calls.wire(cast(Any, SimpleNamespace(reach=reach, members=members)))
+    batch = Register(view=b"", established=True, life=1, keeper_life=1)
+
+    assert [SHORTEST] * 3 == [calls._timeout("b", one) for one in (LOOKUP, CLAIM, DISCARD)]
+    assert [LONGEST] * 2 == [calls._timeout("b", one) for one in (batch, Ping())]
+    assert SHORTEST < calls._timeout("c", Ping())
+    now += REMEMBERED
+    assert SHORTEST == calls._timeout("b", Ping())
+
+
+def test_a_late_batch_counts_when_it_is_answered() -> None:
+    """Until then its keeper is late, which proves nothing of its absence."""
+
+    async def scenario() -> None:
+        events: list[str] = []
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def send(name: str, batch: Register) -> Registered:
+            await answer
+            return Registered(life=1, settled=True)
+
+        made = shell(Disk())
+        made._calls.send = send  # type: ignore[method-assign]
+        made._flush_queue = cast(Any, SimpleNamespace(mark_dirty=lambda one: None))
+        directory: Any = made._directory
+        directory.reach = SimpleNamespace(patience=lambda name: 0.001)
+        directory.replicator = SimpleNamespace(
+            late=lambda *_: events.append("late"), answered=lambda *_: events.append("answered")
+        )
+        directory.conflicts = SimpleNamespace(on_registered=lambda *_: None)
+        batch = Register(view=b"", established=True, life=1, keeper_life=1)
+        registering = asyncio.create_task(made._register("b", batch))
+        while not events:
+            await asyncio.sleep(0.001)
+        answer.set_result(None)
+        await registering
+        assert events == ["late", "answered"]
+
+    run_apart(scenario())

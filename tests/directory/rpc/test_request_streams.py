@@ -185,6 +185,28 @@ def test_an_idle_stream_ends_and_the_next_request_opens_another(
     run_apart(scenario())
 
 
+def test_a_stream_waits_for_a_late_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its request opened the stream or came later, and whoever else was answered."""
+    monkeypatch.setattr(request_streams, "IDLE", 0.01)
+
+    async def scenario() -> None:
+        async with peer() as node:
+            node.disk.is_safe = False
+            began = time.monotonic()
+            owed = [asyncio.create_task(node.ask(CLAIM, timeout=30.0)) for _ in range(2)]
+            while len(node.disk.waiting) < 2:
+                await asyncio.sleep(0)
+            assert await node.ask(Ping(), timeout=10.0) == Pong()
+            await asyncio.sleep(0.05)
+            assert node.streams._streams[node.address]._until >= began + 30.0
+            for action in node.disk.waiting:
+                action()
+            assert [NotHeld()] * 2 == await asyncio.gather(*owed)
+            assert ["AskMany"] == node.calls
+
+    run_apart(scenario())
+
+
 def test_a_node_without_streams_is_asked_in_calls() -> None:
     """A node one version older knows `Ask` alone."""
 

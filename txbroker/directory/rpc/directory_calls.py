@@ -20,11 +20,13 @@ import grpc.aio
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.member_checks import check_answer
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Answers,
     Claim,
     Lookup,
     OtherView,
+    Ping,
     Register,
     Reply,
     Request,
@@ -42,10 +44,8 @@ from txbroker.runtime.structured_log import get_logger, log_limited
 
 log = get_logger()
 
-TIMEOUT = 1.0
-
 TAKE_TIMEOUT = 5.0
-"""Seconds to wait for a reply; a session can have several megabytes."""
+"""Seconds to wait for a session, which can have several megabytes."""
 
 OF_TABLES = (Lookup, Claim, Register)
 """Requests that read and change the directory's own tables alone."""
@@ -147,16 +147,19 @@ class DirectoryCalls:
         await self.safe(request)
         began = self._now()
         message = wire.question(self._directory.members.name, name, request)
+        timeout = self._timeout(name, request)
         try:
             if isinstance(request, Take):
                 # On a stream, the megabytes of a session would hold up other replies.
                 stub = self._channels.directory(member.grpc)
-                reply = await stub.Ask(message, timeout=TAKE_TIMEOUT)
+                reply = await stub.Ask(message, timeout=timeout)
             else:
-                reply = await self._streams.ask(member.grpc, message, TIMEOUT)
+                reply = await self._streams.ask(member.grpc, message, timeout)
             if reply.node != name:
                 self._directory.reach.missed(name, began)
                 return None  # another node has the address now
+            if not isinstance(request, Take):
+                self._directory.reach.answered(name, began)
             self._directory.record_contact(name)
             answer = wire.answer_of(reply)
             if answer is not None:
@@ -193,6 +196,19 @@ class DirectoryCalls:
         await done.wait()
 
     # internal
+
+    def _timeout(self, name: str, request: Request) -> float:
+        """Return the seconds to wait for the reply."""
+        match request:
+            case Take():
+                return TAKE_TIMEOUT
+            case Register():
+                members = len(self._directory.members.places.names)
+                return self._directory.reach.longest_wait(name, members)
+            case Ping():
+                return self._directory.reach.patience(name)
+            case _:
+                return SHORTEST  # a client may wait for the reply
 
     async def _claim(self, name: str, request: Claim) -> Reply | None:
         """Send a claim; return None if the keeper owes too many answers."""

@@ -20,6 +20,7 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import LIMIT
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Lookup,
     OtherView,
@@ -28,7 +29,7 @@ from txbroker.directory.requests import (
     Reply,
     Request,
 )
-from txbroker.directory.rpc.directory_calls import TIMEOUT, Commit, DirectoryCalls, Tables
+from txbroker.directory.rpc.directory_calls import Commit, DirectoryCalls, Tables
 from txbroker.directory.rpc.request_server import RequestServer
 from txbroker.model.counters import Counters
 from txbroker.rpc.channels import Channels
@@ -271,7 +272,7 @@ class DirectoryService:
         member, is_member = asked.member, False
         try:
             stub = self._channels.stub(member.grpc)
-            reply = await stub.Status(control_pb2.StatusRequest(), timeout=TIMEOUT)
+            reply = await stub.Status(control_pb2.StatusRequest(), timeout=SHORTEST)
             # An older node reports no identity of its data folder: the name alone must do.
             is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
             is_member = reply.node == member.name and is_same
@@ -312,7 +313,11 @@ class DirectoryService:
 
     async def _register(self, name: str, batch: Register) -> None:
         directory = self._directory
+        loop, patience = asyncio.get_running_loop(), directory.reach.patience(name)
+        # The call itself notes what it missed, once: twice would be proof that the keeper is away.
+        late = loop.call_later(patience, directory.replicator.late, name, batch, self._now())
         answer = await self._calls.send(name, batch)
+        late.cancel()
         if isinstance(answer, Registered):
             directory.replicator.answered(name, batch, answer, self._now())
             directory.conflicts.on_registered(batch, answer)

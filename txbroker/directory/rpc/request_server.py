@@ -37,7 +37,7 @@ Streams that are served at a time; other members ask in calls of their own.
 gRPC keeps up to 4 MiB of a message that a stranger does not complete.
 """
 
-SILENCE = 10.0
+SILENCE = 30.0
 """Seconds without a request after which a stream ends; its opener ends it long before."""
 
 UNREPLIED = 500

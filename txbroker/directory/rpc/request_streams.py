@@ -24,7 +24,7 @@ from txbroker.v1 import directory_pb2
 
 IDLE = 2.0
 """
-Seconds without a request after which a stream ends.
+Seconds without a waiting request after which a stream ends.
 
 gRPC pings the peers of streams that are silent for three seconds. A ping costs both nodes more than
 a message.
@@ -95,6 +95,7 @@ class RequestStream:
         self._waiting: dict[int, asyncio.Future[directory_pb2.Reply]] = {}
         self._unsent: list[directory_pb2.Question] = []
         self._is_sending = False
+        self._until = 0.0
         self._call: Any = None
         self._idle: asyncio.Timeout | None = None
 
@@ -110,21 +111,22 @@ class RequestStream:
         waiting: asyncio.Future[directory_pb2.Reply] = loop.create_future()
         self._waiting[number] = waiting
         self._unsent.append(question)
-        if self._idle is not None and not self._idle.expired():
-            self._idle.reschedule(loop.time() + IDLE)
+        self._stay(timeout + IDLE)
         self._send_soon()
         try:
             async with asyncio.timeout(timeout):
                 return await waiting
         finally:
             del self._waiting[number]
+            if not self._waiting:
+                self._stay(IDLE)
 
     async def run(self) -> None:
         """Send the requests and receive the replies, until the stream is idle or broken."""
         self._call = open_stream(self._method)
         error: BaseException = NoStreamError()
         try:
-            async with asyncio.timeout(IDLE) as self._idle:
+            async with asyncio.timeout_at(self._until) as self._idle:
                 self._send_soon()
                 while (message := await read(self._call, None)) is not None:
                     for reply in message.replies:
@@ -138,6 +140,13 @@ class RequestStream:
             self._fail(error)
 
     # internal
+
+    def _stay(self, seconds: float) -> None:
+        """Let the stream end in so many seconds, or later if another request waits longer."""
+        when = asyncio.get_running_loop().time() + seconds
+        self._until = max(when, self._until) if self._waiting else when
+        if self._idle is not None and not self._idle.expired():
+            self._idle.reschedule(self._until)
 
     def _settle(self, reply: directory_pb2.Reply) -> None:
         waiting = self._waiting.get(reply.number)
