@@ -25,6 +25,7 @@ AT_REST = {
     "connections": 0,
     "directory.arriving": 0,
     "directory.connected": 0,
+    "directory.discarded": 0,
     "directory.discards": 0,
     "directory.entries": 0,
     "directory.left": 0,

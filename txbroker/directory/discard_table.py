@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from txbroker.directory.directory_ports import DurableTable
@@ -37,10 +38,16 @@ class PendingDiscards:
         self._now = now
         self._due = {key.decode(): pending_discard_from(value) for key, value in table.items()}
         self._whole: dict[str, float] = {}
-        self._finished: dict[str, tuple[float, PendingDiscard]] = {}
+        # A plain dict that loses its first key at each CONNECT is searched from its start.
+        self._finished: OrderedDict[str, tuple[float, PendingDiscard]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._due)
+
+    @property
+    def finished_count(self) -> int:
+        """Return the number of finished discards that may become pending again."""
+        return len(self._finished)
 
     def get(self, client_id: str) -> PendingDiscard | None:
         """Return the pending discard of the id; None: the id has none."""
@@ -50,7 +57,7 @@ class PendingDiscards:
         """Return the ids to retry now; the next call returns others."""
         until = self._now() - RECENT
         while self._finished and next(iter(self._finished.values()))[0] <= until:
-            del self._finished[next(iter(self._finished))]
+            self._finished.popitem(last=False)
         ids = list(self._due)[:AT_ONCE]
         for client_id in ids:
             self._due[client_id] = self._due.pop(client_id)
@@ -70,11 +77,11 @@ class PendingDiscards:
         self._finished.pop(client_id, None)
         self._finished[client_id] = self._now(), done
         if len(self._finished) > LIMIT:
-            del self._finished[next(iter(self._finished))]
+            self._finished.popitem(last=False)
 
     def reopen(self) -> None:
         """Make the discards of the last `RECENT` seconds pending again."""
-        finished, self._finished = self._finished, {}
+        finished, self._finished = self._finished, OrderedDict()
         for client_id, (since, done) in finished.items():
             if client_id not in self._due and since > self._now() - RECENT:
                 self.put(client_id, done)

@@ -67,6 +67,8 @@ class TableSizes:
         yield TableSize("directory.arriving", len(directory.ownership.arriving), limits.connections)
         yield TableSize("directory.connected", directory.connected.remembered, 0)
         yield TableSize("directory.discards", len(directory.clearings), discard_table.LIMIT)
+        finished = directory.clearings.pending.finished_count
+        yield TableSize("directory.discarded", finished, discard_table.LIMIT)
         yield TableSize("directory.left", transfer.unfinished_count, session_ownership.LIMIT)
         yield TableSize("wills.own", directory.own_wills.count, 0)
         yield TableSize("wills.sent", len(directory.sent_wills), SENT_LIMIT)
