@@ -10,11 +10,14 @@ from tests.directory.test_site import connect, id_kept_by, site
 from tests.support.site import Node, Site
 from txbroker.directory.connected_clients import REMEMBERED
 from txbroker.directory.discard_record import ANY, PendingDiscard
-from txbroker.directory.requests import Release
+from txbroker.directory.requests import Discard, Release
 from txbroker.model.machine_time import UNKNOWN
 
 AWAY = 30.0
 """Seconds for which the node with the copy is cut off: it hears late of the loss."""
+
+FEW = 4
+"""Questions to members that have no copy, and say so."""
 
 A_WHILE = 60.0
 """Seconds: more than a pending discard takes."""
@@ -63,6 +66,8 @@ def test_copy_from_a_lost_holder_ends_with_the_session(
     assert [] == whole.holders(client_id)
     assert not whole.nodes["b"].directory.ownership.arriving
     assert not len(whole.nodes["c"].directory.clearings)
+    asked = [target for _, target, request in whole.calls if isinstance(request, Discard)]
+    assert asked.count("a") + asked.count("e") <= FEW
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
