@@ -397,3 +397,41 @@ def test_session_at_a_site_that_was_not_heard_of_is_discarded(is_heard: bool) ->
 
     assert [] == late.holders("x")
     assert not late.nodes["b"].directory.clearings.is_due("x")
+
+
+def end_between_discard_and_clean_session(whole: Site) -> None:
+    """Node a has stored the discard, as another site names its session, and dies at that."""
+    connect(whole, "c").lost(is_will_due=False)
+    connect(whole, "a").lost(is_will_due=False)
+    whole.run(5.0)
+    node = whole.nodes["a"]
+    node.connect("x", clean=True)
+    whole.run_until(lambda: node.directory.clearings.is_due("x"))
+    node.kill(survivors=1)
+    node.start()
+    assert (["a"], True) == (whole.holders("x"), node.directory.clearings.is_due("x"))
+
+
+def test_session_here_ends_though_its_node_ended_before_the_clean_one_began() -> None:
+    """The discard would stay as long as the session does, and ask the keepers each second."""
+    whole = two_sites(names="abc")
+    end_between_discard_and_clean_session(whole)
+    whole.run(60.0)
+
+    assert [] == whole.holders("x")
+    assert not whole.nodes["a"].directory.clearings.is_due("x")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_session_here_stays_if_its_client_came_back_to_it(is_there: bool) -> None:
+    """Before the discard is looked at again; and the discard ends, too."""
+    whole = two_sites(names="abc")
+    end_between_discard_and_clean_session(whole)
+    after = connect(whole, "a")
+    if not is_there:
+        after.lost(is_will_due=False)
+    whole.run(60.0)
+
+    assert (True, is_there) == (after.present, after.is_open)
+    assert ["a"] == whole.holders("x")
+    assert not whole.nodes["a"].directory.clearings.is_due("x")

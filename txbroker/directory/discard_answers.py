@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from txbroker.directory.connected_clients import ConnectedClients
 from txbroker.directory.directory_parts import DirectoryParts
-from txbroker.directory.discard_record import ANY
+from txbroker.directory.discard_record import ANY, PendingDiscard
 from txbroker.directory.requests import (
     NONE_NAMED,
     UNKNOWN_AGE,
@@ -94,6 +94,18 @@ class DiscardAnswers:
         self._replicator.drop(client_id)
         self._host.discard(client_id, is_moved=False)
         return Discarded(incarnation=owned.incarnation)
+
+    def end_older(self, client_id: str, due: PendingDiscard) -> None:
+        """
+        End a session here that is older than the clean session of a pending discard of this node.
+
+        The process ended when the discard was durable, and before the clean session began.
+        """
+        owned = self._ownership.held.get(client_id)
+        if owned is not None:
+            # No doubt about a connection, as for an older node: this question is never late.
+            request = due.request(client_id, owned.incarnation, self._moment(), connection=0)
+            self.discard(self._members.name, request)
 
     # internal
 

@@ -137,9 +137,7 @@ class SessionDiscards:
     def announce(
         self, client_id: str, until: float, is_wanted: Callable[[], bool]
     ) -> Procedure[None]:
-        """
-        Wait until a majority of the keepers knows the clean session, or most keepers do not answer.
-        """
+        """Wait until a majority of the keepers knows the clean session, or most do not answer."""
         replicator = self._replicator
 
         def is_over() -> bool:
@@ -166,6 +164,7 @@ class SessionDiscards:
             due = self.pending.get(client_id)
             if due is None or self._now() >= until:
                 return
+            self.answers.end_older(client_id, due)
             search.go_on = False
             found = yield from self._takeovers.alone(client_id, self._attempt(search, due))
             if not search.go_on:
@@ -209,26 +208,25 @@ class SessionDiscards:
                 return _Found(incarnation=clean.incarnation)
         is_known = not isinstance(decisions[members.site], SessionMayExist)
         is_whole = not search.silent and decisions.keys() >= set(members.sites())
-        is_whole = is_whole and all(self._is_over(site, one) for site, one in decisions.items())
+        is_newer_here = due.generation != ANY and search.client_id in self._ownership.held
+        for site, decision in decisions.items():
+            is_whole = is_whole and self._is_over(site, decision, is_newer_here)
         return _Found(is_known=is_known, is_whole=is_whole)
 
-    def _is_over(self, site: str, decision: Decision) -> bool:
+    def _is_over(self, site: str, decision: Decision, is_newer_here: bool) -> bool:
         """
         True if a site has no session of the id left.
 
         With `is_sole`, the other node of two may hold a session. Another site does not learn of the
         clean session. There, a session that counts below an ended session may still be offered to
-        the ended session's node.
+        the ended session's node. But a site may name a newer session here for as long as it lives.
         """
         if not isinstance(decision, NoSession) or decision.is_sole:
             return False
-        return site == self._members.site or not decision.is_named
+        return site == self._members.site or is_newer_here or not decision.is_named
 
     def _known_here(self, search: SessionSearch) -> tuple[str, int] | None:
-        """
-        Return the node and incarnation of a session that only this node knows: moved away, or
-        arriving.
-        """
+        """Return the holder and incarnation of a session that moved away, or arrives here."""
         gone = self._ownership.tombstone(search.client_id)
         if gone is not None and gone.incarnation > search.void.get(gone.node, 0):
             return gone.node, gone.incarnation
