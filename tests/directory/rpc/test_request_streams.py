@@ -235,7 +235,9 @@ def test_a_node_that_serves_enough_streams_is_asked_in_calls(
         async with peer() as node:
             for _ in range(3):
                 assert await node.ask(Ping()) == Pong()
-            assert ["AskMany", "Ask", "Ask", "Ask"] == node.calls
+            assert ["Ask"] * 3 == [call for call in node.calls if call != "AskMany"]
+            # On a busy machine the first one may break before its refusal has come.
+            assert node.calls.count("AskMany") in (1, 2)
             assert not node.server._streams
 
     run_apart(scenario())
