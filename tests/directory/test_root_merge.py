@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from tests.directory.test_site import connect, site, subscribe
@@ -86,6 +87,33 @@ def test_some_sessions_at_a_time_are_asked_about(monkeypatch: pytest.MonkeyPatch
     kept = all_nodes.nodes["a"].host.kept
     assert {frozenset(kept[name]) for name in names} == {frozenset(("older", "newer"))}
     assert 0 < most <= 2 * 3
+
+
+def test_member_that_changes_its_site_again_and_again_fills_no_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sites that have members are remembered; also a site that goes while it is asked leaves."""
+    monkeypatch.setattr(root_merge, "LIMIT", 5)
+    monkeypatch.setattr(root_merge, "AT_ONCE", 1)
+    all_nodes = site(sites=SITES)
+    for number in range(3):
+        subscribe(all_nodes, connect(all_nodes, "a", f"id{number}"), "p")
+    root = all_nodes.nodes["a"].directory
+    (moving,) = (member for member in root.members.all if member.name == "d")
+    for number in range(20):
+        moving = attrs.evolve(moving, site=f"site{number}", version=moving.version + 1)
+        root.members.merge([moving])
+        for _ in range(1 if number % 2 else 9):
+            root.root_merge.tick()
+            for client_id in root.ownership.unasked():
+                owned = attrs.evolve(root.ownership.held[client_id], unasked=())
+                root.ownership.store(client_id, owned)
+
+    merge, stored = root.root_merge, dict(all_nodes.nodes["a"].store.table("sites").items())
+    assert 5 == len(merge) == len(stored)
+    assert {"office", "south", "site18"} <= merge._met.keys()
+    root.root_merge.tick()
+    assert ["site19"] == list(merge._left)
 
 
 def test_sites_that_a_root_has_met_are_not_asked_again() -> None:

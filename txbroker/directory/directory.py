@@ -183,7 +183,7 @@ class Directory:
             let_go=self._forget_move,
             is_old=lambda since: lived() - since > settings.session_age * 1e6,
         )
-        self._root_merge = RootMerge(members, self.ownership, tables.sites)
+        self.root_merge = RootMerge(members, self.ownership, tables.sites)
         self.sent_wills = SentWills(tables.sent_wills)
         self._watch = WillWatch(
             parts,
@@ -247,7 +247,7 @@ class Directory:
             self._start(("follow", client_id, left.token.hex()), self._follow(client_id, left))
         for client_id in self.clearings.due:
             self._start(("discard", client_id), self.clearings.finish(client_id))
-        self._root_merge.tick()
+        self.root_merge.tick()
         for client_id in self.ownership.unasked():
             self._start(("ask", client_id), self.takeovers.merge_absent_sites(client_id))
 

@@ -6,7 +6,9 @@ client begins a new session at the root, though an older one of the client is el
 one site never hear of sessions of another site. So the root asks each new site about all sessions
 that it holds at that time. Any other node has the complete list before it concludes anything.
 
-The sites that were asked about are durable. A restart in between begins anew with the site.
+The sites that were asked about are durable. A restart in between begins anew with the site. A
+member may change its site's name again and again. So the oldest site without members is forgotten
+where there are too many, and is asked again if it comes back.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import attrs
 
 from txbroker.directory.directory_ports import DurableTable
-from txbroker.directory.members import Members
+from txbroker.directory.members import LIMIT, Members
 from txbroker.directory.session_ownership import SessionOwnership
 
 AT_ONCE = 100
@@ -29,17 +31,23 @@ class RootMerge:
         self._ownership = ownership
         self._table = table
         self._left: dict[str, list[str]] = {}
-        self._met = {key[1:].decode() for key, _ in table.items()}
+        self._met = {key[1:].decode(): None for key, _ in table.items()}
         if members.is_root and not self._met:
             # A new folder, or one of an earlier version: that knew its sites as sessions began.
             for site in (members.site, *members.sites()):
                 self._meet(site)
 
+    def __len__(self) -> int:
+        return len(self._met)
+
     def tick(self) -> None:
         """Have some sessions ask the sites that are new here."""
         if not self._members.is_root:
             return
-        for site in self._members.sites():
+        sites = self._members.sites()
+        for site in self._left.keys() - sites:
+            del self._left[site]  # each has an id for each session here
+        for site in sites:
             if site not in self._met:
                 self._ask(site)
 
@@ -65,5 +73,15 @@ class RootMerge:
             self._meet(site)
 
     def _meet(self, site: str) -> None:
-        self._met.add(site)
-        self._table.put(b"=" + site.encode(), b"1")
+        self._met[site] = None
+        self._table.put(_key(site), b"1")
+        if len(self._met) > LIMIT:
+            present = {self._members.site, *self._members.sites()}
+            gone = next((met for met in self._met if met not in present), None)
+            if gone is not None:
+                del self._met[gone]
+                self._table.delete(_key(gone))
+
+
+def _key(site: str) -> bytes:
+    return b"=" + site.encode()

@@ -12,6 +12,7 @@ from txbroker.authority import accepted_wills, edge_peers, edge_registry
 from txbroker.authority.authority import Authority
 from txbroker.delegation import join_rules
 from txbroker.directory import discard_table, entry_table, members, session_ownership
+from txbroker.directory.rpc import request_server
 from txbroker.directory.sent_wills import SENT_LIMIT
 from txbroker.edge.groups import group_coordinators
 from txbroker.journal.store import retention
@@ -70,6 +71,10 @@ class TableSizes:
         finished = directory.clearings.pending.finished_count
         yield TableSize("directory.discarded", finished, discard_table.LIMIT)
         yield TableSize("directory.left", transfer.unfinished_count, session_ownership.LIMIT)
+        yield TableSize("directory.sites", len(directory.root_merge), members.LIMIT)
+        opened, served = self._edge_role.directory_shell.stream_counts
+        yield TableSize("directory.streams", opened, 0)
+        yield TableSize("directory.streams.served", served, request_server.STREAMS)
         yield TableSize("wills.own", directory.own_wills.count, 0)
         yield TableSize("wills.sent", len(directory.sent_wills), SENT_LIMIT)
 

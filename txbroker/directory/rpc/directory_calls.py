@@ -111,7 +111,7 @@ class DirectoryCalls:
         self._commit = commit
         self._tables = tables
         self._channels = channels
-        self._streams = RequestStreams(channels, tasks)
+        self.streams = RequestStreams(channels, tasks)
         self._tasks = tasks
         self._now = now
         self._claims: Counter[str] = Counter()  # unanswered, by keeper
@@ -154,7 +154,7 @@ class DirectoryCalls:
                 stub = self._channels.directory(member.grpc)
                 reply = await stub.Ask(message, timeout=timeout)
             else:
-                reply = await self._streams.ask(member.grpc, message, timeout)
+                reply = await self.streams.ask(member.grpc, message, timeout)
             if reply.node != name:
                 self._directory.reach.missed(name, began)
                 return None  # another node has the address now

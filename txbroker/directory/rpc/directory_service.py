@@ -98,6 +98,11 @@ class DirectoryService:
 
     # from the node
 
+    @property
+    def stream_counts(self) -> tuple[int, int]:
+        """Return how many streams of requests this node opened, and how many it serves."""
+        return len(self._calls.streams), self.server.stream_count
+
     def start(self) -> None:
         """Begin to serve and to send: the directory has started."""
         self._is_started = True

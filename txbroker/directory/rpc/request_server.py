@@ -77,6 +77,11 @@ class RequestServer(directory_pb2_grpc.DirectoryServicer):
         """Set the directory whose replies these are."""
         self._directory = directory
 
+    @property
+    def stream_count(self) -> int:
+        """Return the number of streams that are served."""
+        return len(self._streams)
+
     def start(self) -> None:
         """Begin to serve: the directory has started."""
         self._ready.set()

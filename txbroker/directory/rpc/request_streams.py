@@ -61,6 +61,9 @@ class RequestStreams:
         self._tasks = tasks
         self._streams: dict[str, RequestStream] = {}
 
+    def __len__(self) -> int:
+        return len(self._streams)
+
     async def ask(
         self, address: str, question: directory_pb2.Question, timeout: float
     ) -> directory_pb2.Reply:
