@@ -22,7 +22,10 @@ from txbroker.delegation import join_rules
 from txbroker.delegation.rpc import join_client
 from txbroker.directory import session_evacuation
 from txbroker.journal.store import retention
+from txbroker.mqtt.wire.encoder import encode
+from txbroker.mqtt.wire.packets import Publish
 from txbroker.node import Node
+from txbroker.runtime.unauthenticated import HalfPackets
 from txbroker.v1 import control_pb2
 from txbroker.v1.control_pb2_grpc import ControlStub
 
@@ -196,3 +199,29 @@ async def test_sessions_of_a_node_that_retires_pass_no_bound(
         root.edge.clients.set_limits(limits)
         await give_back(cluster, "z")
         assert 3 == tables(root)["sessions"]
+
+
+@on_loop
+async def test_who_has_sent_the_rest_of_a_packet_is_not_closed(tmp_path: Path) -> None:
+    """The core forwards the rest, and no count is told of it."""
+    packet = encode(Publish("t", bytes(8_000)))
+    async with Cluster(tmp_path, {"root": ""}) as cluster:
+        halves = cluster.nodes["root"]._node_base.halves
+        halves.most = 12_000
+        sub = await cluster.client("root", "sub")
+        await sub.subscribe(("t", 0))
+        clients = [await cluster.client("root", name) for name in "abc"]
+        for count, client in enumerate(clients):
+            await client.publish("t", b"known from now on")
+            await sub.wait_for(2 * count + 1)
+            client.send(packet[:6_000])
+            await until(lambda one=client: one.client_id in waiting(halves), what="a half")  # type: ignore[misc]
+            client.send(packet[6_000:])
+            await sub.wait_for(2 * count + 2)
+
+        assert [True] * 3 == [client.is_open for client in clients]
+
+
+def waiting(halves: HalfPackets) -> set[str]:
+    """The clients whose packets are counted."""
+    return {holder._client_id for holder in halves._sizes}  # type: ignore[attr-defined]

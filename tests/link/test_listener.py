@@ -31,9 +31,10 @@ NOBODY = EdgeLife(identity="", life="", grpc="")
 
 
 class Connection:
-    """One that keeps why it was dropped."""
+    """One that keeps why it was dropped; `awaited`: the bytes that it holds."""
 
     peer = "somewhere"
+    awaited = 1_000
 
     def __init__(self) -> None:
         self.dropped: list[str] = []
@@ -153,6 +154,20 @@ def test_strangers_hold_so_much_together() -> None:
 
     assert (100, [], []) == (unauthenticated.held, b.dropped, c.dropped)
     assert 1 == counters.get("unauthenticated.over_limit")
+
+
+def test_who_holds_less_by_now_stays() -> None:
+    """The core forwards the rest of a packet without a word; who waits for it is closed."""
+    counters, (a, b, c, d) = Counters(), (Connection() for _ in range(4))
+    halves = Unauthenticated(counters, 100)
+    halves.hold(a, 40)
+    halves.hold(b, 40)
+    a.awaited, b.awaited = 0, 10
+    halves.hold(c, 40)
+    halves.hold(d, 60)
+
+    assert (70, [], []) == (halves.held, a.dropped, b.dropped)
+    assert (["pushed out"], []) == (c.dropped, d.dropped)
 
 
 def test_halves_have_room_for_two_of_the_largest() -> None:

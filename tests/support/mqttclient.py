@@ -98,6 +98,10 @@ class Client(asyncio.Protocol):
         """Go without a word."""
         self._transport.abort()
 
+    def send(self, data: bytes) -> None:
+        """Any bytes."""
+        self._transport.write(data)
+
     # conversations
 
     async def subscribe(self, *filters: tuple[str, int]) -> tuple[int, ...]:
@@ -178,7 +182,7 @@ class Client(asyncio.Protocol):
     # internal
 
     def _send(self, packet: Packet) -> None:
-        self._transport.write(encode(packet))
+        self.send(encode(packet))
 
     def _expect(self, kind: type, packet_id: int) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

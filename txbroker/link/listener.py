@@ -259,6 +259,11 @@ class _Accepted(LinkProtocol):
 
         self._alarm = self._clock.callLater(SILENCE, look)
 
+    @property
+    def awaited(self) -> int:
+        """Return the bytes of the Hello that is not complete yet."""
+        return len(self._head)
+
     def push_out(self) -> str:
         """Drop this connection to free bytes, as `Unauthenticated` asks; return its peer."""
         self._counters.add("link.refused")

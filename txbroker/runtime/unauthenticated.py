@@ -24,7 +24,11 @@ MOST_HALVES = 256 * 1024 * 1024
 
 
 class ByteHolder(Protocol):
-    """A connection for which the node holds bytes."""
+    """A connection for which the node holds bytes: `awaited` at present."""
+
+    @property
+    def awaited(self) -> int:
+        """Return the bytes of its incomplete packet."""
 
     def push_out(self) -> str:
         """Close the connection at once; return its peer's name for the log."""
@@ -44,11 +48,16 @@ class HeldBytes:
 
     def hold(self, holder: ByteHolder, size: int) -> None:
         """Set the bytes held for a connection; close the oldest ones, maybe it, above the limit."""
-        self.held += size - self._sizes.get(holder, 0)
-        self._sizes[holder] = size
+        self._count(holder, size)
         while self.held > self.most:
-            oldest = next(iter(self._sizes))
+            oldest, counted = next(iter(self._sizes.items()))
             self.forget(oldest)
+            # The core forwards the end of a packet and tells nobody: its sender must not be closed.
+            left = oldest.awaited
+            if left < counted:
+                if left:
+                    self._count(oldest, left)
+                continue
             self._counters.add(self.EVENT)
             peer = oldest.push_out()
             log_limited(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
@@ -57,6 +66,10 @@ class HeldBytes:
         """Release the bytes held for a connection."""
         if holder in self._sizes:
             self.held -= self._sizes.pop(holder)
+
+    def _count(self, holder: ByteHolder, size: int) -> None:
+        self.held += size - self._sizes.get(holder, 0)
+        self._sizes[holder] = size
 
 
 class Unauthenticated(HeldBytes):

@@ -151,7 +151,12 @@ class ConnectionLifetime:
         """Close the connection as the node stops: the will is discarded."""
         self._part(ReasonCode.SERVER_SHUTTING_DOWN, "the node stops", will=False)
 
-    # from Held
+    # from HeldBytes
+
+    @property
+    def awaited(self) -> int:
+        """Return the bytes of the packet that is not complete yet."""
+        return self._packet_reader.awaited
 
     def push_out(self) -> str:
         """
