@@ -9,7 +9,7 @@ from tests.support.stored import GivenRecords
 from txbroker.edge.sessions.journal_read_cache import ReadFailure
 from txbroker.edge.sessions.session_store import SessionStore, SessionTables
 from txbroker.journal.zone_journal import JournalChunk, Record
-from txbroker.model.epoch_transition import EpochTransition
+from txbroker.model.epoch_transition import END, EpochTransition
 from txbroker.model.log_position import JournalId
 from txbroker.model.timers import Timers
 from txbroker.mqtt.wire.message import Message
@@ -204,12 +204,14 @@ class JournalsRecorder:
         due = [r for r in kept if after < r.offset <= through and r.message.qos]
         if len(due) > self.limit:
             through = due[self.limit - 1].offset
+        is_closed = part in self.closed
+        looked = END if is_closed and through >= end else through
         return JournalChunk(
             records=GivenRecords(due[: self.limit]),
             through=through,
             first=self.trimmed.get(part, 0) + 1,
             last=end,
             rest=sum(r.message.size for r in kept if r.offset > through),
-            is_closed=part in self.closed,
-            passages=tuple(p for p in self.passages if p.is_met(part, after, through)),
+            is_closed=is_closed,
+            passages=tuple(p for p in self.passages if p.is_met(part, after, looked)),
         )

@@ -180,15 +180,30 @@ class CursorSet:
         self._session.save()
 
     def forget_part(self, part: JournalId) -> None:
-        """Forget a part without further records, in the subscriptions, too."""
+        """
+        Forget a part without further records, in the subscriptions, too.
+
+        The session has read all earlier parts of the zone that it is not behind in. A later start
+        would take their offsets for places to read on from, and would follow them here again.
+        """
         self.forget_ahead(part)
         self.set_had(part, ())
-        begun = [s for s in self._session.subscriptions.values() if part in s.starts]
-        if not self._forget_taken(part) and not begun:
+        subscriptions = self._session.subscriptions.values()
+        known = {*self.taken, *(begun for s in subscriptions for begun in s.starts)}
+        over = {one for one in known if one == part or self._is_left(one, part)}
+        if not over:
             return
-        for subscription in begun:
-            subscription.forget_part(part)
+        for one in over:
+            self._forget_taken(one)
+            for subscription in subscriptions:
+                if one in subscription.starts:
+                    subscription.forget_part(one)
         self._session.save_all()
+
+    def _is_left(self, earlier: JournalId, part: JournalId) -> bool:
+        """True if the session has left the earlier part for this one of the same zone."""
+        is_unread = earlier in self.behind or earlier in self.cut_off
+        return earlier.zone == part.zone and earlier.epoch < part.epoch and not is_unread
 
     def set_aside(self, part: JournalId, offset: int) -> Cursor | None:
         """
