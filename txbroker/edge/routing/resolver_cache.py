@@ -175,6 +175,11 @@ class ResolverCache:
         cuts = self.enclosing(route.apex).cuts
         return cuts is None or route.apex in cuts
 
+    def leads_to(self, apex: str) -> bool:
+        """True if cuts lead from the root to this known zone, as far as cuts are known."""
+        route = self._routes.get(apex)
+        return route is not None and all(map(self.is_trusted, (route, *self.above(apex))))
+
     def leading_to(self, route: Route) -> set[Route]:
         """
         Return the routes from which cuts lead, one after another, to this route, and this route.

@@ -416,7 +416,12 @@ class CatchUp:
         Zones below may serve all its filters by now. Then nothing more comes from this zone.
         """
         cursor = session.places.behind.get(part)
-        if cursor is not None and not self._is_wanted(session, part.zone):
+        if cursor is None or self._is_wanted(session, part.zone):
+            return
+        if not self._zones.leads_to(part.zone):
+            # A root that lost its disk forgot the zone, whose owner accepts records meanwhile.
+            session.set_aside(part, cursor.offset)
+        else:
             # If the stream of the part begins here after all, the session has the records up to
             # this offset. Unmarked, they would be delivered twice.
             session.places.get_ahead(part, cursor.offset)

@@ -277,6 +277,10 @@ class SessionCursors:
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
+    def has_resumed(self, part: JournalId) -> bool:
+        """True if the part had ended here; from now on its stream counts again."""
+        return self._ended.pop(part, None) is not None
+
     def follow_transition(self, transition: EpochTransition, *, at_end: bool) -> None:
         """
         Follow a transition that a journal read met, for all sessions that are behind in the part

@@ -181,6 +181,7 @@ class SessionTransfer:
             moved.incarnation = incarnation
             moved.restore(window.flows, window.held, window.publishes, window.last_id)
             self._edge.transitions.follow(moved)
+            _read_set_aside(moved)
             self._clients.adopt(moved, moved.subscriptions, away=away)
         else:
             known.incarnation = max(known.incarnation, incarnation)
@@ -188,6 +189,8 @@ class SessionTransfer:
             # Merged behind these, it would skip what the zone has taken since.
             self._edge.transitions.follow(moved)
             moved.is_over = True  # otherwise its rows could be written over those of the session
+            for session in (known, moved):
+                _read_set_aside(session)
             added = moved.subscriptions.keys() - known.subscriptions.keys()
             waiting = [*(entry for _, entry in window.flows), *window.held]
             confirmed = merge_into(known, moved, waiting)
@@ -257,6 +260,16 @@ class SessionTransfer:
         found = dict.fromkeys(self._edge.publisher.zones_of(client_id))
         found.update(dict.fromkeys(self._edge.outboxes.zones_of(client_id)))
         return found
+
+
+def _read_set_aside(session: Session) -> None:
+    """
+    Begin cursors in the parts that the session has set aside: they may be readable here.
+
+    Live deliveries would pass the records in between, and come again with these later.
+    """
+    for part in tuple(session.cut_off):
+        session.places.resume(part, is_kept=True)
 
 
 def _untaken(session: Session) -> Iterator[InboundPublish]:

@@ -64,6 +64,7 @@ class ZoneChanges:
         self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
         below = self._zones.add(cut)
         self._interests.on_cut(route, below)
+        self._resume(below)
         self._follow(route, below, self._cursors.behind_in(route))
         self._publisher.move_below(route, below)
         self._interests.refresh()
@@ -146,6 +147,7 @@ class ZoneChanges:
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
                 self._interests.on_cut(route, below)
+                self._resume(below)
                 if follow:
                     self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
                     self._follow(route, below, behind)
@@ -181,6 +183,16 @@ class ZoneChanges:
         """True if the zone's own stream is here; it announces its end itself."""
         route = self._zones.get(apex)
         return route is not None and (route.is_local or route.port is not None)
+
+    def _resume(self, below: Route) -> None:
+        """
+        Resume a part that had ended here, as the owner above had forgotten the zone.
+
+        A publish may have kept its link, without filters. Positions of that stream cover no
+        session, so the next link tells the filters first, and sessions read up to it.
+        """
+        if self._cursors.has_resumed(below.part) and below.port is not None and not below.is_local:
+            below.port.close("the zone above knows this one again")
 
     def _return_zone(self, route: Route, apex: str, epoch: int, offset: int) -> None:
         """
