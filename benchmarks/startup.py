@@ -23,12 +23,12 @@ from pathlib import Path
 from benchmarks import generator
 from benchmarks.client import connect, subscribe
 from benchmarks.node import Node
-from txbroker.data.data_directory import DataDirectory, wall
+from txbroker.data.data_directory import DataDirectory, StoreSettings, wall
 from txbroker.journal.store.record_format import encode_records
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import CommitEvents
+from txbroker.storage.commit_ports import CommitEvents
 from txbroker.v1 import state_pb2
 
 SIZES = (1_000_000, 50_000_000)
@@ -79,9 +79,11 @@ def fill(data: Path, records: int, batch: int, messages: Sequence[Message] = ())
     asyncio.set_event_loop(asyncio.new_event_loop())
     data_directory = DataDirectory(
         data,
-        durability="memory",
-        sync_interval=0.1,
-        segment_bytes=SEGMENT_BYTES,
+        StoreSettings(
+            durability="memory",
+            sync_interval=0.1,
+            segment_bytes=SEGMENT_BYTES,
+        ),
         flush_queue=FlushQueue(lambda _: None),
         timers=NoTimers(),
         events=CommitEvents(

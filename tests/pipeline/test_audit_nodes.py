@@ -19,7 +19,8 @@ from tests.support.rawclient import RawClient
 from tests.system.commands import output, run, wait_until
 from txbroker.pipeline.jobs.audit import compare, count
 from txbroker.pipeline.ledgers.evidence import gather
-from txbroker.storage.committer import CommitEvents, Committer, Durability
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
+from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -158,10 +159,12 @@ def forget_window(data: Path, name: bytes) -> None:
     committer = Committer(
         durability=Durability.SYNC,
         sync_interval=0.1,
-        mark_dirty=lambda _: None,
-        in_thread=lambda work, done: None,
-        timers=Clock(),
-        end_turn=lambda: None,
+        ports=CommitPorts(
+            mark_dirty=lambda _: None,
+            in_thread=lambda work, done: None,
+            timers=Clock(),
+            end_turn=lambda: None,
+        ),
         events=CommitEvents(
             on_full=lambda is_full, _: None,
             on_failed=lambda error: None,

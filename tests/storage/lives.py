@@ -11,7 +11,7 @@ import attrs
 
 from tests.support.clock import Clock
 from txbroker.data.backups import Backups
-from txbroker.data.data_directory import DataDirectory
+from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.delegation.state.node_state import DataFolder
 from txbroker.edge.routing.stored_outbox import DrainState, OutboxState
 from txbroker.edge.store.outbox_store import OutboxEntryLog
@@ -24,7 +24,7 @@ from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import CommitEvents
+from txbroker.storage.commit_ports import CommitEvents
 from txbroker.storage.segment import Batch
 
 ZONE = JournalId("z", 2)
@@ -129,9 +129,11 @@ class Life:
             self._save_state()
             self.disk = DataDirectory(
                 data,
-                durability=durability,
-                sync_interval=0.1,
-                segment_bytes=64 * 1024,
+                StoreSettings(
+                    durability=durability,
+                    sync_interval=0.1,
+                    segment_bytes=64 * 1024,
+                ),
                 flush_queue=self.turn,
                 timers=self._clock,
                 events=CommitEvents(

@@ -22,7 +22,8 @@ from txbroker.runtime import hooks
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
 from txbroker.storage import newest_segment
-from txbroker.storage.committer import MEMORY_BYTES, RETRY, CommitEvents, Committer, Durability
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
+from txbroker.storage.committer import MEMORY_BYTES, RETRY, Committer, Durability
 from txbroker.storage.log import DiskFull, SegmentLog
 from txbroker.storage.work_thread import WorkThread
 
@@ -67,10 +68,13 @@ class Bench:
         self.committer = Committer(
             durability=durability,
             sync_interval=0.1,
-            mark_dirty=self.turn.mark_dirty,
-            in_thread=lambda work, done: self.work.append((work, done)),
-            timers=self.clock,
-            end_turn=self.turn.end,
+            ports=CommitPorts(
+                mark_dirty=self.turn.mark_dirty,
+                in_thread=lambda work, done: self.work.append((work, done)),
+                timers=self.clock,
+                end_turn=self.turn.end,
+                soon=soon,
+            ),
             events=CommitEvents(
                 on_full=lambda is_full, reason: self.events.append(
                     f"full {is_full} {bool(reason)}"
@@ -78,7 +82,6 @@ class Bench:
                 on_failed=lambda error: self.events.append("failed"),
                 on_awaited=self.awaited.append,
             ),
-            soon=soon,
         )
         self.a, self.b = (Recording(folder / name, self.events) for name in "ab")
         self.committer.add(self.a)
@@ -705,10 +708,12 @@ def test_a_thread_syncs_while_the_loop_goes_on(
         committer = Committer(
             durability=Durability.SYNC,
             sync_interval=0.1,
-            mark_dirty=flush_queue.mark_dirty,
-            in_thread=thread.run,
-            timers=Clock(),
-            end_turn=flush_queue.end,
+            ports=CommitPorts(
+                mark_dirty=flush_queue.mark_dirty,
+                in_thread=thread.run,
+                timers=Clock(),
+                end_turn=flush_queue.end,
+            ),
             events=CommitEvents(
                 on_full=lambda *_: None,
                 on_failed=lambda _: None,

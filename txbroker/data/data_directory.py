@@ -16,17 +16,27 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import attrs
+
 from txbroker.delegation.state.staged_journal import StagedJournals
 from txbroker.edge.store.outbox_store import OutboxFiles
 from txbroker.journal.store.journal_parts import JournalPart, Journals
-from txbroker.journal.store.ledger_log import FOLDER, LedgerLog, forget, pause
+from txbroker.journal.store.ledger_log import (
+    FOLDER,
+    LedgerClocks,
+    LedgerFiles,
+    LedgerLog,
+    forget,
+    pause,
+)
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.counters import Counters
 from txbroker.model.errors import StoreError
 from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
-from txbroker.storage.committer import CommitEvents, Committer, Durability
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
+from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime, wall
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
@@ -41,16 +51,27 @@ SCAN_STEPS = 32
 _END = object()
 
 
+@attrs.frozen(kw_only=True)
+class StoreSettings:
+    """
+    The keys of the topology file that say how the data of a node is stored.
+
+    `durability` and `sync_interval` are of the committer; `segment_bytes` of journals and ledger.
+    """
+
+    durability: str
+    sync_interval: float
+    segment_bytes: int
+
+
 class DataDirectory:
     """The store of one node, in its `data` folder; raises `StoreError` if it cannot be opened."""
 
     def __init__(
         self,
         data: Path,
+        settings: StoreSettings,
         *,
-        durability: str,
-        sync_interval: float,
-        segment_bytes: int,
         flush_queue: FlushQueue,
         timers: Timers,
         events: CommitEvents,
@@ -58,14 +79,16 @@ class DataDirectory:
         loop = asyncio.get_event_loop()
         self._thread = WorkThread(loop)
         self.committer = Committer(
-            durability=Durability(durability),
-            sync_interval=sync_interval,
-            mark_dirty=flush_queue.mark_dirty,
-            in_thread=self._thread.run,
-            timers=timers,
-            end_turn=flush_queue.end,
+            durability=Durability(settings.durability),
+            sync_interval=settings.sync_interval,
+            ports=CommitPorts(
+                mark_dirty=flush_queue.mark_dirty,
+                in_thread=self._thread.run,
+                timers=timers,
+                end_turn=flush_queue.end,
+                soon=partial(loop.call_later, 0.0),
+            ),
             events=events,
-            soon=partial(loop.call_later, 0.0),
         )
         self._tables_log = SegmentLog(
             data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
@@ -91,24 +114,18 @@ class DataDirectory:
             data / "journal",
             self.committer,
             _on_trimmed,
-            segment_bytes=segment_bytes,
+            segment_bytes=settings.segment_bytes,
             data=data,
             clock=self.message_clock,
         )
         self.arrivals = StagedJournals(
-            data / "arriving", self.committer, _on_trimmed, segment_bytes=segment_bytes
+            data / "arriving", self.committer, _on_trimmed, segment_bytes=settings.segment_bytes
         )
         self._data = data
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = settings.segment_bytes
         self.ledger: LedgerLog | None = None
         self.outboxes = OutboxFiles(
-            data / "outbox",
-            self.committer,
-            self.tables,
-            _on_trimmed,
-            data=data,
-            now=wall,
-            clock=self.message_clock,
+            data, self.committer, self.tables, _on_trimmed, now=wall, clock=self.message_clock
         )
 
     def read(
@@ -150,15 +167,12 @@ class DataDirectory:
         if is_copy:
             forget(table)
         self.ledger = LedgerLog(
-            self._data,
+            LedgerFiles(data=self._data, segment_bytes=self._segment_bytes, on_trimmed=_on_trimmed),
             committer=self.committer,
             table=table,
-            segment_bytes=self._segment_bytes,
+            clocks=LedgerClocks(now=wall, lived=self.lived),
             is_full=is_full,
             counters=counters,
-            now=wall,
-            lived=self.lived,
-            on_trimmed=_on_trimmed,
         )
 
     def disable_ledger(self) -> None:

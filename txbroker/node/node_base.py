@@ -16,7 +16,7 @@ import attrs
 from txbroker.config import Address, NodeConfig
 from txbroker.core import Router
 from txbroker.data import backups
-from txbroker.data.data_directory import DataDirectory
+from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.delegation.grant_state import NodeState
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.state.node_state import DataFolder
@@ -35,7 +35,7 @@ from txbroker.runtime.sockets.poller import Poller, SocketOutputs
 from txbroker.runtime.sockets.reactor import StreamReactor
 from txbroker.runtime.structured_log import get_logger
 from txbroker.runtime.unauthenticated import HalfPackets, Unauthenticated, most_halves
-from txbroker.storage.committer import CommitEvents
+from txbroker.storage.commit_ports import CommitEvents
 from txbroker.storage.disk_watermark import DiskWatermark
 from txbroker.storage.lived_time import EntryAges
 
@@ -176,9 +176,11 @@ class NodeBase:
         config = self.config
         return DataDirectory(
             config.data,
-            durability=config.durability,
-            sync_interval=config.sync_interval,
-            segment_bytes=segment_bytes(config),
+            StoreSettings(
+                durability=config.durability,
+                sync_interval=config.sync_interval,
+                segment_bytes=segment_bytes(config),
+            ),
             flush_queue=self.flush_queue,
             timers=self.timers,
             events=CommitEvents(

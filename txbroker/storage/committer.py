@@ -23,12 +23,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import attrs
-
 from txbroker.model.errors import StoreError
 from txbroker.model.invariant import holds, ordered
-from txbroker.model.timers import Cancellable, Timers
+from txbroker.model.timers import Cancellable
 from txbroker.runtime import hooks
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
 from txbroker.storage.files import DiskFull
 from txbroker.storage.log import SegmentLog
 
@@ -80,25 +79,6 @@ class Durability(enum.Enum):
     MEMORY = "memory"
 
 
-@attrs.frozen(kw_only=True)
-class CommitEvents:
-    """
-    Whom the committer notifies.
-
-    - `on_full`: the disk became full (True and the reason), or has room again;
-    - `on_failed`: the disk is unreliable, and no action will ever run again;
-    - `on_written`: the committer wrote something;
-    - `on_behind`: too many bytes wait for a sync (True and the amount), or few do again;
-    - `on_awaited`: a caller waits for a sync, or no caller does.
-    """
-
-    on_full: Callable[[bool, str], None]
-    on_failed: Callable[[StoreError], None]
-    on_written: _Action = lambda: None
-    on_behind: Callable[[bool, str], None] = lambda *_: None
-    on_awaited: Callable[[bool], None] = lambda _: None
-
-
 class _Group(NamedTuple):
     """Actions that wait until logs are written up to these entries, and not for later entries."""
 
@@ -118,28 +98,18 @@ class Committer:
         *,
         durability: Durability,
         sync_interval: float,
-        mark_dirty: Callable[[Committer], None],
-        in_thread: Callable[[Callable[[], _Action], Callable[[BaseException | None], None]], None],
-        timers: Timers,
-        end_turn: _Action,
+        ports: CommitPorts,
         events: CommitEvents,
-        soon: Callable[[_Action], object] = lambda action: action(),
     ) -> None:
-        """
-        Take the ports of the committer.
-
-        `soon` runs an action after the packets that have arrived by now are read. `in_thread` is
-        `WorkThread.run`.
-        """
         self.is_full = False
         self.syncs = 0
         self._is_memory = durability is Durability.MEMORY
         self._is_interval = durability is Durability.INTERVAL
         self._sync_interval = sync_interval
-        self._mark_dirty = mark_dirty
-        self._in_thread = in_thread
-        self._timers = timers
-        self._end_turn = end_turn
+        self._mark_dirty = ports.mark_dirty
+        self._in_thread = ports.in_thread
+        self._timers = ports.timers
+        self._end_turn = ports.end_turn
         self._events = events
         self._is_awaited = False
         self._is_sync = durability is Durability.SYNC  # else no caller waits for a sync
@@ -147,7 +117,7 @@ class Committer:
         self._behind = 0  # bytes that the next sync makes durable
         self._behind_running = 0
         self._waited_until = float("-inf")
-        self._soon = soon
+        self._soon = ports.soon
         self._logs: dict[SegmentLog, None] = {}
         self._first: SegmentLog | None = None
         self._before_write: dict[_Action, None] = {}

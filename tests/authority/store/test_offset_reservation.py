@@ -10,12 +10,12 @@ from tests.support.apart import run_apart
 from tests.support.clock import Clock
 from txbroker.authority.store import offset_reservation
 from txbroker.authority.store.offset_reservation import BLOCK, OffsetReservation
-from txbroker.data.data_directory import DataDirectory
+from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import CommitEvents
+from txbroker.storage.commit_ports import CommitEvents
 
 PART = JournalId("z", 3)
 
@@ -35,9 +35,11 @@ class Lives:
         flush_queue = FlushQueue(lambda action: None)
         data_directory = DataDirectory(
             self.data,
-            durability=self.durability,
-            sync_interval=0.1,
-            segment_bytes=1 << 20,
+            StoreSettings(
+                durability=self.durability,
+                sync_interval=0.1,
+                segment_bytes=1 << 20,
+            ),
             flush_queue=flush_queue,
             timers=Clock(),
             events=CommitEvents(

@@ -19,7 +19,7 @@ from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_checkpoints import STEP_TOPICS
 from txbroker.authority.store.zone_store import ZoneStore
 from txbroker.core import Router
-from txbroker.data.data_directory import DataDirectory
+from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone
 from txbroker.journal.store import journal_parts
@@ -31,7 +31,8 @@ from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.storage import committer as committer_module
-from txbroker.storage.committer import CommitEvents, Committer
+from txbroker.storage.commit_ports import CommitEvents
+from txbroker.storage.committer import Committer
 from txbroker.storage.lived_time import EntryAges
 from txbroker.storage.value_file import RETAINED
 
@@ -58,9 +59,11 @@ class Zone:
         self.counters = Counters()
         self.disk = DataDirectory(
             data,
-            durability="sync",
-            sync_interval=0.1,
-            segment_bytes=1 << 20,
+            StoreSettings(
+                durability="sync",
+                sync_interval=0.1,
+                segment_bytes=1 << 20,
+            ),
             flush_queue=self.turn,
             timers=Clock(),
             events=CommitEvents(

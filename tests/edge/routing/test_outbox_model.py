@@ -53,7 +53,8 @@ from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.decoder import Framer, decode
 from txbroker.mqtt.wire.encoder import encode, encode_publish
 from txbroker.mqtt.wire.packets import Connect, Puback, Pubcomp, Pubrec, Pubrel
-from txbroker.storage.committer import CommitEvents, Committer, Durability
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
+from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -279,10 +280,12 @@ class Disk:
         self.committer = Committer(
             durability=Durability.SYNC,
             sync_interval=1.0,
-            mark_dirty=self._mark_dirty,
-            in_thread=self._in_thread,
-            timers=alarms,
-            end_turn=lambda: None,
+            ports=CommitPorts(
+                mark_dirty=self._mark_dirty,
+                in_thread=self._in_thread,
+                timers=alarms,
+                end_turn=lambda: None,
+            ),
             events=CommitEvents(
                 on_full=self._never,
                 on_failed=self._never,
@@ -290,14 +293,7 @@ class Disk:
         )
         self.tables_log = SegmentLog(folder / "tables", on_trimmed=self._never)
         tables = LogTables(self.tables_log, self.committer, lambda: 1)
-        self.outboxes = OutboxFiles(
-            folder / "outbox",
-            self.committer,
-            tables,
-            self._never,
-            data=folder,
-            now=lambda: 1,
-        )
+        self.outboxes = OutboxFiles(folder, self.committer, tables, self._never, now=lambda: 1)
         self.keeper = SessionStore(
             SessionTables.of(tables.table),
             self.committer,

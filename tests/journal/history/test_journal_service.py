@@ -17,7 +17,7 @@ import pytest
 from tests.storage.test_committer import run_apart
 from tests.support.clock import Clock
 from tests.support.history import rows
-from txbroker.data.data_directory import DataDirectory
+from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.journal.history import journal_catalog as parts_module
 from txbroker.journal.history.journal_catalog import CatalogPart, JournalCatalog
 from txbroker.journal.history.journal_service import JournalService
@@ -27,7 +27,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.mqtt.wire.message import Message
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import CommitEvents
+from txbroker.storage.commit_ports import CommitEvents
 from txbroker.v1.journal_pb2 import PartsRequest, RecordsRequest, SeekRequest
 from txbroker.v1.journal_pb2_grpc import JournalStub
 
@@ -44,9 +44,11 @@ class Node:
         self.turn = FlushQueue(lambda action: None)
         self.disk = DataDirectory(
             folder,
-            durability=durability,
-            sync_interval=0.1,
-            segment_bytes=64 * 1024,
+            StoreSettings(
+                durability=durability,
+                sync_interval=0.1,
+                segment_bytes=64 * 1024,
+            ),
             flush_queue=self.turn,
             timers=Clock(),
             events=CommitEvents(

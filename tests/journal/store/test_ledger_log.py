@@ -13,13 +13,22 @@ import pytest
 from tests.support.clock import Clock
 from txbroker.data.data_directory import FOLDER
 from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow
-from txbroker.journal.store.ledger_log import MOST_GATHERED, STATED_EVERY, LedgerLog, forget, pause
+from txbroker.journal.store.ledger_log import (
+    MOST_GATHERED,
+    STATED_EVERY,
+    LedgerClocks,
+    LedgerFiles,
+    LedgerLog,
+    forget,
+    pause,
+)
 from txbroker.journal.store.retention import RetentionPolicy
 from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId
 from txbroker.pipeline.ledgers.ledger_batches import ledger_to_arrow
 from txbroker.runtime.flush_queue import FlushQueue
-from txbroker.storage.committer import CommitEvents, Committer, Durability
+from txbroker.storage.commit_ports import CommitEvents, CommitPorts
+from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import LogTables
 
@@ -44,10 +53,12 @@ class Bench:
         self.committer = Committer(
             durability=durability,
             sync_interval=0.1,
-            mark_dirty=self.turn.mark_dirty,
-            in_thread=self._in_thread,
-            timers=self.clock,
-            end_turn=self.turn.end,
+            ports=CommitPorts(
+                mark_dirty=self.turn.mark_dirty,
+                in_thread=self._in_thread,
+                timers=self.clock,
+                end_turn=self.turn.end,
+            ),
             events=CommitEvents(
                 on_full=lambda is_full, _: self.told.append(is_full),
                 on_failed=lambda error: None,
@@ -60,15 +71,12 @@ class Bench:
 
     def open(self) -> LedgerLog:
         self.ledger = LedgerLog(
-            self._folder,
+            LedgerFiles(data=self._folder, segment_bytes=64 * 1024, on_trimmed=lambda *_: None),
             committer=self.committer,
             table=self.table,
-            segment_bytes=64 * 1024,
+            clocks=LedgerClocks(now=lambda: self.now + self.stepped, lived=lambda: self.now),
             is_full=lambda: self.is_full,
             counters=self.counters,
-            now=lambda: self.now + self.stepped,
-            lived=lambda: self.now,
-            on_trimmed=lambda *_: None,
         )
         return self.ledger
 

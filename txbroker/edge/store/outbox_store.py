@@ -37,6 +37,9 @@ from txbroker.storage.recovery import OnTrimmed
 from txbroker.storage.tables import LogTables
 from txbroker.v1 import state_pb2
 
+FOLDER = "outbox"
+"""The folder below `data`."""
+
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Size of a segment; an outbox frees its disk space in whole segments."""
 
@@ -188,18 +191,17 @@ class OutboxFiles:
 
     def __init__(
         self,
-        folder: Path,
+        data: Path,
         committer: Committer,
         tables: LogTables,
         on_trimmed: OnTrimmed,
         *,
-        data: Path,
         now: Callable[[], int],
         clock: LivedTime | None = None,
     ) -> None:
         """`data`: see `SegmentLog`; `now` in UTC microseconds; `clock`: see `OutboxEntryLog`."""
         self._clock = clock
-        self._folder = folder
+        self._folder = data / FOLDER
         self._committer = committer
         self._table = tables.table("outboxes")
         self._on_trimmed = on_trimmed

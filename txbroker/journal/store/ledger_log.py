@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
+
 from txbroker.journal.delivery_ledger import LedgerKind, LedgerRow, batches, encode_rows
 from txbroker.journal.store.retention import RetentionPolicy
 from txbroker.model.counters import Counters
@@ -47,6 +49,23 @@ _ID, _NEXT, _PAUSED, _STATED, _AGES = b"id", b"next", b"paused", b"stated", b"ag
 _KEYS = (_ID, _NEXT, _PAUSED, _STATED)
 
 
+@attrs.frozen(kw_only=True)
+class LedgerFiles:
+    """The files of a ledger: those of `SegmentLog`, below the folder `data`."""
+
+    data: Path
+    segment_bytes: int
+    on_trimmed: OnTrimmed
+
+
+@attrs.frozen(kw_only=True)
+class LedgerClocks:
+    """The clocks of a ledger in microseconds: `now` of rows, in UTC; `lived` of their ages."""
+
+    now: Callable[[], int]
+    lived: Callable[[], int]
+
+
 class LedgerLog:
     """
     The ledger of one node (a `LedgerRecorder`).
@@ -57,27 +76,27 @@ class LedgerLog:
 
     def __init__(
         self,
-        data: Path,
+        files: LedgerFiles,
         *,
         committer: Committer,
         table: LogTable,
-        segment_bytes: int,
+        clocks: LedgerClocks,
         is_full: Callable[[], bool],
         counters: Counters,
-        now: Callable[[], int],
-        lived: Callable[[], int],
-        on_trimmed: OnTrimmed,
     ) -> None:
         """
         Open or create the ledger; raises `StoreError`.
 
         `is_full`: True if the disk must accept no more bytes.
         """
-        self.now = now
-        self._lived = lived
-        self._ages = EntryAges(table, lived)
+        self.now = clocks.now
+        self._lived = clocks.lived
+        self._ages = EntryAges(table, clocks.lived)
         self.log = _Lenient(
-            data / FOLDER, segment_bytes=segment_bytes, on_trimmed=on_trimmed, data=data
+            files.data / FOLDER,
+            segment_bytes=files.segment_bytes,
+            on_trimmed=files.on_trimmed,
+            data=files.data,
         )
         self.log.on_left_out = self._drop_rows
         self._committer = committer
