@@ -217,6 +217,42 @@ def test_file_names_are_made_of_known_words() -> None:
             assert word in WORDS or not word, f"{module}: {word}"
 
 
+MOST_PARAMETERS = 6
+
+_CROWDED = """
+    ClientSessions Dialer Directory DirectoryService EntryReplicator GroupCoordinator
+    GroupCoordinators JournalReadCache LinkClient NodeStatus Publisher SessionOwnership
+    Subscriptions ZoneLifecycle ZoneStore
+"""
+CROWDED = frozenset(_CROWDED.split())
+"""Classes whose constructors still take more; nothing is added to this list."""
+
+
+def parameters(module: str) -> dict[str, int]:
+    """How many parameters the written constructors of a module take, by class."""
+    found = {}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                    taken = each.args
+                    names = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+                    found[node.name] = len(names) - 1
+    return found
+
+
+def test_constructors_take_few_parameters() -> None:
+    """What belongs together is one value; the reference of the core has what its fast twin has."""
+    crowded = {
+        name
+        for module in modules()
+        if not module.startswith("txbroker.core.reference.")
+        for name, count in parameters(module).items()
+        if count > MOST_PARAMETERS
+    }
+    assert crowded == CROWDED
+
+
 def test_at_most_one_file_is_loose() -> None:
     """Every other one has a room."""
     assert ["tap.py"] == sorted(path.name for path in PACKAGE.glob("*.py") if path.stem[0] != "_")
