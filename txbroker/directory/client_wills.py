@@ -31,7 +31,6 @@ from txbroker.directory.entry import (
     testament_from,
     unpack,
 )
-from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import Answers, Lookup, Ping, Reply, WillSent, WillsSent
 from txbroker.directory.sent_wills import CHUNK, SentWills
 from txbroker.directory.silent_members import SilentMembers
@@ -126,7 +125,6 @@ class WillWatch:
         parts: DirectoryParts,
         *,
         silence: SilentMembers,
-        reach: Reachability,
         own: OwnWills,
         forget: Callable[[str, DirectoryWill], None],
         sent: SentWills,
@@ -136,7 +134,7 @@ class WillWatch:
         self._members = parts.members
         self._replica = parts.replica
         self._silence = silence
-        self._reach = reach
+        self._reach = parts.reach
         self._own = own
         self._forget = forget
         self._sent_wills = sent

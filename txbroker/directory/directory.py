@@ -151,13 +151,13 @@ class Directory:
             replica=self.replica,
             ownership=self.ownership,
             replicator=self.replicator,
+            reach=self.reach,
             host=host,
             now=now,
             spawn=spawn,
         )
         self.takeovers = SessionTakeovers(
             parts,
-            reach=self.reach,
             wait=settings.roaming_wait,
             is_fresh=settings.is_fresh,
         )
@@ -188,7 +188,6 @@ class Directory:
         self._watch = WillWatch(
             parts,
             silence=self.silence,
-            reach=self.reach,
             own=self.own_wills,
             forget=self.connected.forget_will,
             sent=self.sent_wills,

@@ -11,6 +11,7 @@ from txbroker.directory.effects import Procedure
 from txbroker.directory.entry_replica import EntryReplica
 from txbroker.directory.entry_replicator import EntryReplicator
 from txbroker.directory.members import Members
+from txbroker.directory.reachability import Reachability
 from txbroker.directory.session_ownership import SessionOwnership
 
 
@@ -26,6 +27,7 @@ class DirectoryParts:
     replica: EntryReplica
     ownership: SessionOwnership
     replicator: EntryReplicator
+    reach: Reachability
     host: SessionHost
     now: Callable[[], float]
     spawn: Callable[[Procedure[None]], object]

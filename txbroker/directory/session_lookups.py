@@ -15,7 +15,6 @@ from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.entry import DirectoryEntry, Order
 from txbroker.directory.quorum_read import Decision, NoSession, QuorumRead, SessionMayExist
-from txbroker.directory.reachability import Reachability
 from txbroker.directory.rendezvous_hash import majority
 from txbroker.directory.requests import (
     Answers,
@@ -60,9 +59,9 @@ class SessionSearch:
 class SessionLookups:
     """The questions of one node to keepers."""
 
-    def __init__(self, parts: DirectoryParts, reach: Reachability) -> None:
+    def __init__(self, parts: DirectoryParts) -> None:
         self._members = parts.members
-        self._reach = reach
+        self._reach = parts.reach
 
     def ask_keepers(
         self, search: SessionSearch, sites: tuple[str, ...]

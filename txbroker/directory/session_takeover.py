@@ -28,7 +28,6 @@ from txbroker.directory.directory_parts import DirectoryParts
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest, ask, notify
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.quorum_read import NoSession
-from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import (
     Busy,
     Claim,
@@ -81,7 +80,6 @@ class SessionTakeovers:
         self,
         parts: DirectoryParts,
         *,
-        reach: Reachability,
         wait: float,
         is_fresh: bool,
     ) -> None:
@@ -91,7 +89,7 @@ class SessionTakeovers:
         self._replica = parts.replica
         self._ownership = parts.ownership
         self._replicator = parts.replicator
-        self.lookups = SessionLookups(parts, reach)
+        self.lookups = SessionLookups(parts)
         self._wait = wait
         self._is_fresh = is_fresh
         self._now = parts.now
