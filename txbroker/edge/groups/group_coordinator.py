@@ -265,10 +265,11 @@ class GroupCoordinator:
         """Lend QoS 1 and 2 messages, each to a member."""
         now = self._now()
         for packet_id, entry in flights:
+            # Also of one in doubt: the message would come later than its interval.
+            entry.begin_to_wait(now)
             if self._held or self._answered or entry.is_again:
                 self._lend_again(packet_id, entry)
             else:
-                entry.begin_to_wait(now)
                 self._waiting.add((packet_id, entry))
         self._changed(self)
 
@@ -281,8 +282,6 @@ class GroupCoordinator:
         """Lend a message that an edge may have, or may have answered."""
         place = _place(packet_id, entry)
         holder = self._held.pop(place, None)
-        # In doubt, too: the message would come later than its interval.
-        entry.begin_to_wait(self._now())
         if place in self._answered:
             self._answered.discard(place)
             self._completed[packet_id] = place

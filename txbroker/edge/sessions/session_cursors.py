@@ -277,8 +277,8 @@ class SessionCursors:
         while len(self._ended) > ENDED:
             self._forget_ended(next(iter(self._ended)))
 
-    def has_resumed(self, part: JournalId) -> bool:
-        """True if the part had ended here; from now on its stream counts again."""
+    def reopen_part(self, part: JournalId) -> bool:
+        """Let the stream of an ended part count again; return False if the part had not ended."""
         return self._ended.pop(part, None) is not None
 
     def follow_transition(self, transition: EpochTransition, *, at_end: bool) -> None:

@@ -191,7 +191,7 @@ class ZoneChanges:
         A publish may have kept its link, without filters. Positions of that stream cover no
         session, so the next link tells the filters first, and sessions read up to it.
         """
-        if self._cursors.has_resumed(below.part) and below.port is not None and not below.is_local:
+        if self._cursors.reopen_part(below.part) and below.port is not None and not below.is_local:
             below.port.close("the zone above knows this one again")
 
     def _return_zone(self, route: Route, apex: str, epoch: int, offset: int) -> None:
