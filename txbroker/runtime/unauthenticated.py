@@ -54,13 +54,10 @@ class HeldBytes:
             self.forget(oldest)
             # The core forwards the end of a packet and tells nobody: its sender must not be closed.
             left = oldest.awaited
-            if left < counted:
-                if left:
-                    self._count(oldest, left)
-                continue
-            self._counters.add(self.EVENT)
-            peer = oldest.push_out()
-            log_limited(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
+            if left >= counted:
+                self._push_out(oldest)
+            elif left:
+                self._count(oldest, left)
 
     def forget(self, holder: ByteHolder) -> None:
         """Release the bytes held for a connection."""
@@ -70,6 +67,11 @@ class HeldBytes:
     def _count(self, holder: ByteHolder, size: int) -> None:
         self.held += size - self._sizes.get(holder, 0)
         self._sizes[holder] = size
+
+    def _push_out(self, holder: ByteHolder) -> None:
+        self._counters.add(self.EVENT)
+        peer = holder.push_out()
+        log_limited(log.warning, self.EVENT, limit=self.LIMIT, value=self.most, peer=peer)
 
 
 class Unauthenticated(HeldBytes):
