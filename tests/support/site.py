@@ -24,9 +24,9 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     OtherView,
-    Ping,
     Register,
     Registered,
     Reply,
@@ -41,7 +41,7 @@ from txbroker.model.machine_time import MachineTime
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.packets import Connect, Will
 
-CALL_TIMEOUT = 1.0
+CALL_TIMEOUT = SHORTEST
 BEAT = 0.05
 TICK = 0.5
 
@@ -469,7 +469,7 @@ class Node:
             return
         back = self.guarded_with(finish)
         self.when_safe(lambda: self.site.send(self, node, request, back))
-        reach, timeout = self.directory.reach, CALL_TIMEOUT
+        reach = self.directory.reach
         if isinstance(request, Register):
 
             def late() -> None:
@@ -477,9 +477,8 @@ class Node:
                     self.directory.replicator.late(node, request, began)
 
             self.site.after(reach.patience(node), self.guarded(late))
-            timeout = reach.longest_wait(node, len(self.directory.members.places.names))
-        elif isinstance(request, Ping):
-            timeout = reach.patience(node)
+        members = len(self.directory.members.places.names)
+        timeout = reach.reply_wait(node, request, members)
         self.site.after(timeout, self.guarded(lambda: finish(None)))
 
     def guarded_with(self, action: Callable[[Any], object]) -> Callable[[Any], None]:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 import attrs
 
+from txbroker.directory.requests import Ping, Register, Request
+
 AWAY = 2.0
 """Seconds of unanswered calls after which a member is known to be away."""
 
@@ -98,6 +100,16 @@ class Reachability:
         """
         return min(max(2 * self.patience(name), members**2 / ATTEMPTS), LONGEST)
 
+    def reply_wait(self, name: str, request: Request, members: int) -> float:
+        """Return the seconds to wait for the member's reply, in a site of so many."""
+        match request:
+            case Register():
+                return self.longest_wait(name, members)
+            case Ping():
+                return self.patience(name)
+            case _:
+                return SHORTEST  # a client may wait for the reply
+
     def is_early(self, began: float, waited: float) -> bool:
         """
         True if answers take longer by now than the `waited` seconds of a call that got none.
@@ -107,10 +119,6 @@ class Reachability:
         known = self._recent(ANY)
         is_over = self._now() - began > waited - GRACE
         return is_over and known is not None and known.patience > waited
-
-    def _recent(self, name: str) -> _AnswerTime | None:
-        known = self._times.get(name)
-        return None if known is None or self._now() - known.noted >= REMEMBERED else known
 
     def missed(self, name: str, began: float) -> None:
         """Note that the member did not answer a call that began at `began`."""
@@ -127,3 +135,9 @@ class Reachability:
         self._silent = {name: seen for name, seen in self._silent.items() if is_known(name)}
         for name in [name for name in self._times if name != ANY and not is_known(name)]:
             del self._times[name]
+
+    # internal
+
+    def _recent(self, name: str) -> _AnswerTime | None:
+        known = self._times.get(name)
+        return None if known is None or self._now() - known.noted >= REMEMBERED else known

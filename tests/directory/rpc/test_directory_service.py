@@ -316,7 +316,7 @@ def test_a_call_for_a_client_is_not_awaited_longer_for_a_slow_member() -> None:
     assert SHORTEST == calls._timeout("b", Ping())
 
 
-def test_a_late_batch_counts_when_it_is_answered() -> None:
+def test_a_late_batch_counts_when_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then its keeper is late, which proves nothing of its absence."""
 
     async def scenario() -> None:
@@ -328,7 +328,7 @@ def test_a_late_batch_counts_when_it_is_answered() -> None:
             return Registered(life=1, settled=True)
 
         made = shell(Disk())
-        made._calls.send = send  # type: ignore[method-assign]
+        monkeypatch.setattr(made._calls, "send", send)
         made._flush_queue = cast(Any, SimpleNamespace(mark_dirty=lambda one: None))
         directory: Any = made._directory
         directory.reach = SimpleNamespace(patience=lambda name: 0.001)

@@ -20,13 +20,11 @@ import grpc.aio
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.member_checks import check_answer
-from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Answers,
     Claim,
     Lookup,
     OtherView,
-    Ping,
     Register,
     Reply,
     Request,
@@ -199,16 +197,10 @@ class DirectoryCalls:
 
     def _timeout(self, name: str, request: Request) -> float:
         """Return the seconds to wait for the reply."""
-        match request:
-            case Take():
-                return TAKE_TIMEOUT
-            case Register():
-                members = len(self._directory.members.places.names)
-                return self._directory.reach.longest_wait(name, members)
-            case Ping():
-                return self._directory.reach.patience(name)
-            case _:
-                return SHORTEST  # a client may wait for the reply
+        if isinstance(request, Take):
+            return TAKE_TIMEOUT
+        members = len(self._directory.members.places.names)
+        return self._directory.reach.reply_wait(name, request, members)
 
     async def _claim(self, name: str, request: Claim) -> Reply | None:
         """Send a claim; return None if the keeper owes too many answers."""
