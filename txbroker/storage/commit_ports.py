@@ -1,6 +1,4 @@
-"""
-What a committer needs from its node, and whom it notifies, as one value each.
-"""
+"""What a committer needs from its node, and whom it notifies, as one value each."""
 
 from __future__ import annotations
 
