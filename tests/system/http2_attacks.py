@@ -42,18 +42,23 @@ def field(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
-CALL: Final = b"".join(
-    field(name, value)
-    for name, value in (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", b"/txbroker.v1.Control/Status"),
-        (b":authority", b"node"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
+def call(path: bytes) -> bytes:
+    """The headers of a call."""
+    return b"".join(
+        field(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", path),
+            (b":authority", b"node"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        )
     )
-)
-"""The headers of a call."""
+
+
+CALL: Final = call(b"/txbroker.v1.Control/Status")
+"""The headers of a call that every node answers."""
 
 
 def talker(ports: Ports) -> Stranger:

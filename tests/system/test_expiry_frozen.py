@@ -7,7 +7,7 @@ A message may come a second later than its interval for each node that held it, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,6 +58,18 @@ def standing_still(node: NodeProcess, seconds: float) -> Iterator[None]:
         node.resume()
 
 
+@contextmanager
+def subscribed(tree: Tree, topic: str, name: str, qos: int) -> Iterator[tuple[RawClient5, ...]]:
+    """A client at `far` with this filter, which has got a message of one at `near`."""
+    with RawClient5(tree["far"].mqtt) as sub, RawClient5(tree["near"].mqtt) as pub:
+        sub.connect(unique(), expiry=60)
+        sub.subscribe((name, qos))
+        pub.connect(unique(), expiry=60)
+        pub.publish(f"{topic}/before", b"0", qos=1)
+        sub.acknowledge(sub.expect_publish(f"{topic}/before"))
+        yield sub, pub
+
+
 def send_both(pub: RawClient5, topic: str, *, qos: int, retain: bool = False) -> float:
     """Publish a message of each interval, and wait for no acknowledgement; the time of it."""
     began = time.monotonic()
@@ -75,13 +87,18 @@ def send_both(pub: RawClient5, topic: str, *, qos: int, retain: bool = False) ->
     return began
 
 
+def by_name(messages: Iterable[Publish]) -> dict[str, Publish]:
+    """The messages by the last level of their topics."""
+    return {message.topic.rpartition("/")[2]: message for message in messages}
+
+
 def taken_until(sub: RawClient5, marker: str) -> dict[str, Publish]:
-    """The messages that come before the marker, by the last level of their topics."""
-    found = {}
+    """The messages that come before the marker, by name."""
+    found = []
     while (message := sub.expect_publish()).topic != marker:
-        found[message.topic.rpartition("/")[2]] = message
+        found.append(message)
         sub.acknowledge(message)
-    return found
+    return by_name(found)
 
 
 def expect_long_alone(found: dict[str, Publish], began: float) -> None:
@@ -98,12 +115,7 @@ def test_a_node_stands_still(tree: Tree, frozen: str, seconds: float, qos: int) 
     """What passed meanwhile does not come; the rest comes with what is left."""
     topic = f"t/{unique()}"
     node = tree[frozen]
-    with RawClient5(tree["far"].mqtt) as sub, RawClient5(tree["near"].mqtt) as pub:
-        sub.connect(unique(), expiry=60)
-        sub.subscribe((f"{topic}/#", qos))
-        pub.connect(unique(), expiry=60)
-        pub.publish(f"{topic}/before", b"0", qos=1)
-        sub.acknowledge(sub.expect_publish(f"{topic}/before"))
+    with subscribed(tree, topic, f"{topic}/#", qos) as (sub, pub):
         with standing_still(node, seconds):
             began = send_both(pub, topic, qos=qos)
             time.sleep(0.3)
@@ -145,17 +157,11 @@ def test_retained_messages_of_an_owner_that_stands_still(tree: Tree, qos: int) -
 def test_a_group_behind_a_node_that_stands_still(tree: Tree, frozen: str, qos: int) -> None:
     """Its member is at the node `far`; a group has no order, so the marker waits for its turn."""
     topic = f"t/{unique()}"
-    with RawClient5(tree["far"].mqtt) as sub, RawClient5(tree["near"].mqtt) as pub:
-        sub.connect(unique(), expiry=60)
-        sub.subscribe((f"$share/{unique()}/{topic}/#", qos))
-        pub.connect(unique(), expiry=60)
-        pub.publish(f"{topic}/before", b"0", qos=1)
-        sub.acknowledge(sub.expect_publish(f"{topic}/before"))
+    with subscribed(tree, topic, f"$share/{unique()}/{topic}/#", qos) as (sub, pub):
         with standing_still(tree[frozen], 4.0):
             began = send_both(pub, topic, qos=qos)
         if qos:
-            (message,) = sub.take(1)
-            expect_long_alone({message.topic.rpartition("/")[2]: message}, began)
+            expect_long_alone(by_name(sub.take(1)), began)
         pub.publish(f"{topic}/marker", b"2", qos=1)
         assert "short" not in taken_until(sub, f"{topic}/marker")
 
@@ -205,6 +211,6 @@ def test_wills_beside_a_node_that_stands_still(tree: Tree, frozen: str, qos: int
             pub.publish(f"{topic}/marker", b"2", qos=1)
             expect_long_alone(taken_until(sub, f"{topic}/marker"), began)
         else:
-            found = {message.topic.rpartition("/")[2]: message for message in sub.take(2)}
+            found = by_name(sub.take(2))
             assert {"short", "long"} == set(found)
             assert LONG - 2 <= interval(found["long"]) <= LONG

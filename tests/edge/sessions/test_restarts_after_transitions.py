@@ -12,7 +12,7 @@ import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
 from tests.edge.sessions.test_session_cursors import A, in_journal, told
-from tests.edge.sessions.test_transition_log import World, by_topic, everywhere
+from tests.edge.sessions.test_transition_log import Visits, World, by_topic, everywhere
 from tests.support.edge_bench import Client
 from txbroker.edge.sessions.journal_read_cache import RETRY
 from txbroker.model.log_position import JournalId
@@ -88,9 +88,7 @@ def test_any_history_with_restarts(seed: int) -> None:
     rng = random.Random(seed)
     world = World(is_slow=rng.random() < 0.5)
     filters = rng.choice([("#",), ("a/x",), ("x", "a/#")])
-    client = subscribed(world.bench, *filters)
-    came: list[str] = []
-    is_here = True
+    visits = Visits(world, *filters)
     for _ in range(rng.randrange(5, 40)):
         match rng.randrange(10):
             case 0 | 1:
@@ -110,29 +108,16 @@ def test_any_history_with_restarts(seed: int) -> None:
                 world.lose(rng.choice(sorted(world.linked)))
             case 5 | 6:
                 world.find(rng.choice(["", "a"]))
-            case 7 if is_here:
-                came += everything(client)
-                client.leave()
-                is_here = False
-            case 7 | 8 if not is_here:
-                client = Client(world.bench, "c", clean=False)
-                is_here = True
+            case 7 if visits.is_here:
+                visits.leave()
+            case 7 | 8 if not visits.is_here:
+                visits.come()
             case 9:
                 world.notice()
-                if is_here:
-                    came += everything(client)
-                    client.leave()
-                is_here = False
+                visits.leave()
                 start_anew(world)
             case _:
                 world.bench.edge.cursors.checkpoint()
                 world.bench.clock.advance(RETRY)
-        if is_here:
-            came += everything(client)
-    if not is_here:
-        client = Client(world.bench, "c", clean=False)
-    world.settle()
-    came += everything(client)
-
-    assert world.told(*filters) == by_topic(came)
-    assert {} == client.session.places.behind
+        visits.read()
+    visits.check_end()

@@ -276,6 +276,43 @@ class World:
         return {record.message.payload.decode() for record in records}
 
 
+class Visits:
+    """A client that comes to the edge of a world and leaves, with all that it has got so far."""
+
+    def __init__(self, world: World, *filters: str) -> None:
+        self.client = subscribed(world.bench, *filters)
+        self.is_here = True
+        self.came: list[str] = []
+        self._world = world
+        self._filters = filters
+
+    def read(self) -> None:
+        """The client takes what is there for it, if it is here."""
+        if self.is_here:
+            self.came += everything(self.client)
+
+    def come(self) -> None:
+        """The client connects again."""
+        self.client = Client(self._world.bench, "c", clean=False)
+        self.is_here = True
+
+    def leave(self) -> None:
+        """The client goes, if it is here."""
+        self.read()
+        if self.is_here:
+            self.client.leave()
+        self.is_here = False
+
+    def check_end(self) -> None:
+        """In the end the client has got all, each once and in order."""
+        if not self.is_here:
+            self.come()
+        self._world.settle()
+        self.read()
+        assert self._world.told(*self._filters) == by_topic(self.came)
+        assert {} == self.client.session.places.behind
+
+
 def by_topic(texts: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"x": [], "a/x": []}
     for text in texts:
@@ -429,9 +466,7 @@ def test_any_history(seed: int, is_restored: bool) -> None:
     rng = random.Random(seed)
     world = World(is_slow=rng.random() < 0.5)
     filters = rng.choice([("#",), ("a/x",), ("x", "a/#")])
-    client = subscribed(world.bench, *filters)
-    came: list[str] = []
-    is_here = True
+    visits = Visits(world, *filters)
     for _ in range(rng.randrange(5, 40)):
         match rng.randrange(11 if is_restored else 10):
             case 0 | 1:
@@ -459,22 +494,12 @@ def test_any_history(seed: int, is_restored: bool) -> None:
                 world.lose(rng.choice(sorted(world.linked))) if world.linked else None
             case 4 | 5:
                 world.find(rng.choice(["", "a"]))
-            case 6 if is_here:
-                came += everything(client)
-                client.leave()
-                is_here = False
-            case 6 | 7 if not is_here:
-                client = Client(world.bench, "c", clean=False)
-                is_here = True
+            case 6 if visits.is_here:
+                visits.leave()
+            case 6 | 7 if not visits.is_here:
+                visits.come()
             case _:
                 world.bench.edge.cursors.checkpoint()
                 world.bench.clock.advance(RETRY)
-        if is_here:
-            came += everything(client)
-    if not is_here:
-        client = Client(world.bench, "c", clean=False)
-    world.settle()
-    came += everything(client)
-
-    assert world.told(*filters) == by_topic(came)
-    assert {} == client.session.places.behind
+        visits.read()
+    visits.check_end()
