@@ -25,9 +25,6 @@ from tests.support.mqttclient import Client, until
 PATIENCE = 30.0
 """Seconds; only a failing test, or one on a machine that does much else, ever waits that long."""
 
-KEYS = {"suback_wait": f"{PATIENCE:.0f}s"}
-"""A SUBACK says that all zones know of the filter, however slow they are, as in the model."""
-
 Delivery = tuple[str, bytes, int, bool]
 """Topic, payload, QoS and retain flag as a client gets them."""
 
@@ -273,7 +270,7 @@ async def run_plan(plan: Plan) -> None:
     note(f"{plan.zones} {plan.clients}")
     parents = {name: "root" for name in plan.zones if name != "root"} if plan.through_root else {}
     with tempfile.TemporaryDirectory() as directory:
-        async with Cluster(Path(directory), plan.zones, parents=parents, keys=KEYS) as cluster:
+        async with Cluster(Path(directory), plan.zones, parents=parents) as cluster:
             await Run(cluster, plan).run()
 
 

@@ -50,6 +50,13 @@ from .runs import messages_in
 LIMIT = 110.0
 """Seconds that a test may take; after that it is cancelled where it hangs."""
 
+SUBACK_WAIT = "30s"
+"""
+A SUBACK says that all zones know of the filter, however slow they are, unless a test has another.
+
+With the product's 2 s a busy machine acknowledges before, and the next message is rightly missed.
+"""
+
 _numbers = itertools.count(1)
 
 
@@ -175,7 +182,8 @@ class Cluster:
     Nodes by name; the values of `zones` are their apexes, None for a pure edge.
 
     `parents` names the parent of a node where it is not the owner of the deepest zone above. `keys`
-    adds keys of the topology file to every node. `waiting` are nodes that `start` starts later.
+    adds keys of the topology file to every node; `suback_wait` is long without it. `waiting` are
+    nodes that `start` starts later.
     True as `bare` leaves nodes as they run elsewhere: no checks of themselves, and no tap.
     """
 
@@ -207,7 +215,8 @@ class Cluster:
         self._undo: list[Callable[[], object]] = []
         for name in zones:
             mqtt = [f"tcp:{free_port()}:interface=127.0.0.1"]
-            document = topology(name, zone=zones[name], mqtt=mqtt, **(keys or {}))
+            wanted = {"suback_wait": SUBACK_WAIT, **(keys or {})}
+            document = topology(name, zone=zones[name], mqtt=mqtt, **wanted)
             self.documents[name] = document
         for name in zones:
             parent = self.parent_of(name)
