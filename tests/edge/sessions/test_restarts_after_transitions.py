@@ -65,6 +65,40 @@ def test_parts_of_a_restored_zone_that_came_back_are_not_read_again(
     assert {} == client.session.places.behind
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_part_whose_end_is_not_announced_yet_is_not_read_again(is_told: bool) -> None:
+    """
+    Its node has handed it back, and lets the session read the rest; the root is cut off.
+
+    `is_told`: the edge hears of the root before it ends. Then nothing of the part is left.
+    """
+    world = World()
+    world.go_out()
+    world.find("a")
+    client = subscribed(world.bench, "a/x")
+    everywhere(world)
+    came = everything(client)
+    world.lose("a")
+    world.lose("")
+    everywhere(world)
+    world.come_back()
+    world.find("a")
+    came += everything(client)
+    assert ["a/x 1", "a/x 3"] == came
+    if is_told:
+        world.find("")
+        assert [] == everything(client)
+        assert JournalId("a", 1) not in client.session.places.taken
+    client.leave()
+    start_anew(world)
+    world.settle()
+    client = Client(world.bench, "c", clean=False)
+    everywhere(world)
+
+    assert world.told("a/x") == by_topic(came + everything(client))
+    assert {} == client.session.places.behind
+
+
 def test_part_that_is_still_to_be_read_keeps_where_its_subscriptions_begin() -> None:
     """A later part of the zone has gone: the earlier one has records from before the SUBSCRIBE."""
     bench = bench_of("a")

@@ -111,6 +111,15 @@ class CursorPlacement:
         )
         self.start(session, Cursor(part, 0, None, left, before))
 
+    def start_anew(self, session: Session, part: JournalId, followed: Iterable[JournalId]) -> None:
+        """Begin a cursor in a part without predecessor, if the session had an earlier one."""
+        begun = (p for s in session.subscriptions.values() for p in s.starts)
+        places = (*session.places.behind, *session.places.taken, *begun, *followed)
+        earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
+        if earlier:
+            stops = tuple(LogPosition(p, 0) for p in earlier if p in session.places.behind)
+            self.start(session, Cursor(part, 0, stops=stops))
+
     def start_returned(self, session: Session, entered: LogPosition, here: int | None) -> None:
         """
         Begin a cursor at the place where topics came back to an enclosing zone.

@@ -169,12 +169,7 @@ class SessionCursors:
         A session with any offset in an earlier part of the zone reads this part from its beginning.
         """
         for session in self._placement.interested(part.zone):
-            begun = (p for s in session.subscriptions.values() for p in s.starts)
-            places = (*session.places.behind, *session.places.taken, *begun, *self.followed)
-            earlier = {p for p in places if p.zone == part.zone and p.epoch < part.epoch}
-            if earlier:
-                stops = tuple(LogPosition(p, 0) for p in earlier if p in session.places.behind)
-                self._placement.start(session, Cursor(part, 0, stops=stops))
+            self._placement.start_anew(session, part, self.followed)
 
     def on_forgotten_cut(self, route: Route, cut: ZoneCut, predecessor: LogPosition | None) -> None:
         """
@@ -262,7 +257,7 @@ class SessionCursors:
                 session.places.forget_part(ended)
                 continue
             cursor.until = offset if is_whole else None
-            cursor.is_over = True
+            cursor.is_over = route.is_over
             if not route.is_over and heir.position is not None:
                 self._placement.gate_at(
                     session, ended, LogPosition(heir.part, heir.position.offset)
@@ -417,5 +412,8 @@ class SessionCursors:
         return self._ended.get(part)
 
     def _forget_ended(self, part: JournalId) -> None:
-        if self._ended.pop(part, None) is not None:
-            self._session_store.on_ended(part)
+        if self._ended.pop(part, None) is None:
+            return
+        for session in self._placement.all():
+            session.places.end_part(part)
+        self._session_store.on_ended(part)

@@ -179,6 +179,14 @@ class CursorSet:
             self.advance(part, cursor.offset)
         self._session.save()
 
+    def end_part(self, part: JournalId) -> None:
+        """Forget a part whose end has been announced, now or as soon as the session has all."""
+        cursor = self.behind.get(part)
+        if cursor is None:
+            self.forget_part(part)
+        else:
+            cursor.is_over = True
+
     def forget_part(self, part: JournalId) -> None:
         """
         Forget a part without further records, in the subscriptions, too.
