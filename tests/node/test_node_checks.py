@@ -190,6 +190,7 @@ PLANTS: dict[str, Plant] = {
     "one id, two publishes": Plant(
         16, lambda n: session(n).receiver, lambda r: {"_flows": {1: InboundPublish(2, 2)}}
     ),
+    "a client that left without places": Plant(6, sender, lambda s: {"sink": None}),
     "a cursor of another part": Plant(
         6, lambda n: session(n).places, lambda c: {"behind": {PART: Cursor(JournalId("y", 1), 0)}}
     ),

@@ -198,6 +198,7 @@ class EdgeBench:
         while self._is_work_due or not self.commit.is_quiet:
             self.commit.commit()
             self.work()
+        self.edge.cursors.check()
 
     def work(self) -> None:
         """Run a turn of feeding sessions, if any is due."""

@@ -22,6 +22,7 @@ from txbroker.edge.sessions.catch_up import CatchUp
 from txbroker.edge.sessions.cursor_placement import CursorPlacement, has_begun
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.low_water import LowWater
+from txbroker.edge.sessions.session_checks import check_places
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.invariant import holds, ordered
@@ -397,6 +398,9 @@ class SessionCursors:
             holds(self, 19, "a session is known by its client", is_named, client_id)
             holds(self, 33, "a session here is not over", not session.is_over, client_id)
             session.check()
+            if not session.clean and session.sink is None:
+                check_places(session, self._zones)
+                self._session_store.check_written(session)
         ordered(self, 34, "ended parts are bounded", len(self._ended), ENDED)
 
     # internal

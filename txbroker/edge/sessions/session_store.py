@@ -20,6 +20,7 @@ from typing import Protocol
 import attrs
 
 from txbroker.edge.sessions.cursor_recovery import stay_behind
+from txbroker.edge.sessions.session_checks import check_row
 from txbroker.edge.sessions.session_format import (
     decode_session,
     decode_subscription,
@@ -193,6 +194,12 @@ class SessionStore:
         """State what the sessions keep of the rules that changed and are not written."""
         for session in self._changed:
             session.check()
+
+    def check_written(self, session: Session) -> None:
+        """State what the row of an absent session has, unless a change of it waits."""
+        row = self._windows.get(session.client_id.encode())
+        if row is not None and session not in self._changed:
+            check_row(session, row)
 
     # from the node
 

@@ -136,6 +136,12 @@ def decode_window(
     )
 
 
+def stored_places(value: bytes) -> dict[JournalId, int]:
+    """Return where the session of a stored window reads on, by part."""
+    window = state_pb2.StoredWindow.FromString(value)
+    return {part_of(window.parts[kept.part]): kept.offset for kept in window.cursors}
+
+
 class _Parts:
     """The parts that a window refers to, each written once; messages are written as of `now`."""
 
