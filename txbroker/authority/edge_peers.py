@@ -21,7 +21,7 @@ from txbroker.model.invariant import holds, ordered
 from txbroker.model.topics import is_within, literal_prefix, may_meet
 
 TOPICS_REMEMBERED = 100_000
-"""The most topics whose receivers, and whose place in the zone, are cached."""
+"""The most topics whose receivers are cached."""
 
 EDGES_REMEMBERED = 100_000
 """The most edges in all cached sets of receivers, counting one more for each set."""

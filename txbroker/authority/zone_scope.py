@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Container
 
 from txbroker.authority.edge_peer import TAKEN, EdgePeer, ParkedInterest, PublishVerdict
-from txbroker.authority.edge_peers import TOPICS_REMEMBERED
 from txbroker.core import Router
 from txbroker.core.topic_cache import TopicCache
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.model.topics import is_sys, is_within, may_match_within
+
+TOPICS_JUDGED = 10_000
+"""
+The most topics whose verdict is cached. To judge anew costs microseconds, while each topic that
+came once takes some 160 bytes.
+"""
 
 
 class ZoneScope:
@@ -24,7 +29,7 @@ class ZoneScope:
 
     def __init__(self, apex: str, table: DelegationTable, router: Router) -> None:
         self._router = router
-        self._judged: TopicCache[PublishVerdict] = TopicCache(TOPICS_REMEMBERED)
+        self._judged: TopicCache[PublishVerdict] = TopicCache(TOPICS_JUDGED)
         self.ours: Container[str] = self._judged.young
         self._apex = apex
         self._table = table
