@@ -158,36 +158,6 @@ def test_a_socket_takes_what_it_can(core: Any) -> None:
 
 
 @both
-def test_what_is_sent_now_overtakes_nothing(core: Any) -> None:
-    packet_writer = a_packet_writer(core)
-    packet_writer.send_now(b"1")
-    assert b"1" == packet_writer.dequeue(), "without a socket it waits, as anything does"
-    here, there = socket.socketpair()
-    with here, there:
-        here.setblocking(False)
-        packet_writer.descriptor = here.fileno()
-        packet_writer.send_now(b"2")
-        assert (0, b"2") == (packet_writer.size, there.recv(10))
-        packet_writer.send(b"3")
-        packet_writer.send_now(b"4")
-        assert (2, b"34") == (packet_writer.size, packet_writer.dequeue())
-
-        much = os.urandom(3_000_000)
-        packet_writer.send_now(much)
-        assert 0 < packet_writer.size < len(much)
-        packet_writer.send_now(b"5")
-        got = b""
-        while len(got) <= len(much):
-            packet_writer.send_to(here.fileno())
-            got += there.recv(1_000_000)
-        assert much + b"5" == got
-
-        there.close()
-        packet_writer.send_now(b"6")
-        assert b"6" == packet_writer.dequeue(), "whoever writes next is told"
-
-
-@both
 def test_packet_ids_go_up_and_around_those_in_flight(core: Any) -> None:
     packet_writer = a_packet_writer(core)
 

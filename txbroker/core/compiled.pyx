@@ -77,6 +77,7 @@ keep_memory()
 
 include "native/run.pxi"
 include "native/packet_writer.pxi"
+include "native/output_group.pxi"
 include "native/packet_reader.pxi"
 include "native/tree.pxi"
 include "native/router.pxi"

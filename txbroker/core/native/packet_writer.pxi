@@ -121,15 +121,11 @@ cdef class PacketWriter:
         self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         self.router.notify_output()
 
-    def send_now(self, bytes data not None):
-        """As `send`, but what the socket takes does not wait for the end of the turn."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), written = 0
-        if self.descriptor >= 0 and not self.output.size():
-            written = send(self.descriptor, PyBytes_AS_STRING(data), size, MSG_DONTWAIT | MSG_NOSIGNAL)
-            written = max(written, 0)  # an error is met again, and told, with the rest
-        if written < size:
-            self.put(PyBytes_AS_STRING(data) + written, size - written)
-            self.router.notify_output()
+    def send_soon(self, bytes data not None):
+        """As in the reference."""
+        self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        self.router.group.add(self)
+        self.router.notify_output()
 
     cdef int put_qos0(self, Run run, size_t index, size_t stop) except -1:
         """Send QoS 0 messages that follow one another, or drop and count those that cannot go."""

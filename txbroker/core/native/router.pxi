@@ -54,6 +54,7 @@ cdef class Router:
     cdef size_t output_limit
     cdef object on_output
     cdef list outputs
+    cdef OutputGroup group
     cdef list full
     cdef bint is_due
     cdef bint is_quiet  # what is due is told later
@@ -93,6 +94,7 @@ cdef class Router:
         self.output_limit = OUTPUT_LIMIT
         self.on_output = on_output
         self.outputs = []
+        self.group = OutputGroup()
         self.full = []
         self.parts = []
         self.part_numbers = {}
@@ -146,6 +148,7 @@ cdef class Router:
         cdef double until = monotonic() + WRITE_FOR
         cdef Py_ssize_t place = 0
         self.outputs = []
+        self.group.members.clear()
         if len(outputs) > MOST_OUTPUTS // 2 or size_of(outputs) > OUTPUT_BYTES // 2:
             outputs = self.chosen(outputs)
         for packet_writer in outputs:

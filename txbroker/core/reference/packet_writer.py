@@ -20,7 +20,6 @@ are known by their lender and their offset (`dequeue_answered`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -83,7 +82,8 @@ class PacketWriter:
 
     `on_output` is called when output exists or was discarded, once until `is_noted` is reset.
     `on_full` is called when the output, or the queue behind the window, passes its high mark. The
-    call comes once until `is_full` is reset. `on_fill` is called when the window becomes full.
+    call comes once until `is_full` is reset. `on_fill` is called when the window becomes full,
+    `on_hurry` when output should not wait for the end of the turn.
     After `open_window`, QoS 1 and 2 of a clean session are stored in this object only. Attributes:
 
     - `is_direct`: True if live messages may bypass the session, which has no earlier ones.
@@ -104,6 +104,7 @@ class PacketWriter:
         on_output: Callable[[PacketWriter], None],
         on_full: Callable[[PacketWriter], None],
         on_fill: Callable[[], None],
+        on_hurry: Callable[[PacketWriter], None],
     ) -> None:
         self.is_direct = False
         self.reads: Any = None
@@ -124,6 +125,7 @@ class PacketWriter:
         self._on_output = on_output
         self._on_full = on_full
         self._on_fill = on_fill
+        self._on_hurry = on_hurry
         self._output = bytearray()
         self._aliases: Aliases | None = None
         self._inflight = 0
@@ -166,13 +168,10 @@ class PacketWriter:
         if len(self._output) >= HIGH_MARK:
             self._note_full()
 
-    def send_now(self, data: bytes) -> None:
-        """Send bytes before the end of the turn, as far as the socket accepts them."""
-        if self.descriptor >= 0 and not self._output:
-            with contextlib.suppress(OSError):  # The write of the rest meets and reports it.
-                data = data[os.write(self.descriptor, data) :]
-        if data:
-            self.send(data)
+    def send_soon(self, data: bytes) -> None:
+        """Send bytes with those of the next few other packet writers, before the turn ends."""
+        self.send(data)
+        self._on_hurry(self)
 
     def send_qos0(self, packet: bytes) -> bool:
         """Send a packet that may be discarded; return False if it was discarded and counted."""

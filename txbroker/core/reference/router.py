@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from txbroker.core.reference.output_group import OutputGroup
 from txbroker.core.reference.packet_reader import PacketReader
 from txbroker.core.reference.packet_writer import PacketWriter
 from txbroker.core.reference.packets import Entry
@@ -102,11 +103,12 @@ class Router:
         self._is_due = False
         self._on_output = on_output
         self._outputs: list[PacketWriter] = []
+        self._group = OutputGroup()
         self._full: list[PacketWriter] = []
 
     def make_packet_writer(self) -> PacketWriter:
         """Make the packet writer of a connection."""
-        return PacketWriter(self._note_output, self._full.append, self._count_fill)
+        return PacketWriter(self._note_output, self._full.append, self._count_fill, self._group.add)
 
     def make_packet_reader(self, packet_writer: PacketWriter, max_packet: int) -> PacketReader:
         """Make the packet reader of the same connection."""
@@ -185,6 +187,7 @@ class Router:
         Each has output that its socket refused, or other news.
         """
         outputs = self._outputs
+        self._group.clear()
         first = _few(outputs)
         light = sorted(
             range(first, len(outputs)),

@@ -139,9 +139,9 @@ class ConnectAdmission(ConnectionOutput):
         self._session = session
         self._set_keep_alive(keep_alive_of(self._service, packet) or 0)
         if session.clean and session.will is None and not self._packet_reader.has_more:
-            # No store and no other packet is involved: CONNACK need not wait for the other CONNECTs
+            # No store and no other packet is involved: CONNACK need not wait for all other CONNECTs
             # of this turn.
-            send = self.packet_writer.send_now
+            send = self.packet_writer.send_soon
         else:
             send = self.packet_writer.send
         send(connack)
