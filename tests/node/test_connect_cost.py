@@ -7,6 +7,8 @@ Its time depends on the machine, these numbers do not.
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.cluster import Cluster, on_loop
+from txbroker import tap
 from txbroker.edge.sessions import session_connect
 from txbroker.mqtt.transport import subscribe_packets
 from txbroker.runtime import fair_shares
@@ -74,3 +77,23 @@ async def test_a_connection_needs_no_timer_and_no_word_to_the_epoll(
     assert epoll.modify.call_count + epoll.unregister.call_count == 0
     assert sum(not delay for delay in made) < CLIENTS / 4
     assert (evolve.call_count, properties.call_count) == (0, 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Its collector has no middle generation.")
+def test_the_collector_looks_once_at_what_a_connection_leaves() -> None:
+    """But for the rare collection of everything."""
+    thresholds, collected = gc.get_threshold(), list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["generation"])
+
+    try:
+        tap._spare_collector()
+        gc.callbacks.append(note)
+        kept: list[list[None]] = [[] for _ in range(35_000)]
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+    assert (len(kept), [1, 1, 1]) == (35_000, collected), "generation 0 would be looked at again"
