@@ -64,8 +64,9 @@ class Members:
     The members that node `name` of `site` knows. A root knows all members. Any other node is to be
     told once (`merge_list`) before it may conclude anything from its list.
 
-    `is_alone`: this node is the only member of its site. `left_out` counts members for which there
-    was no room; `unsettlings` grows whenever what others have said before is not enough any more.
+    `is_alone`: this node is the only member of its site; `is_only`: it knows no other site either.
+    `left_out` counts members for which there was no room; `unsettlings` grows whenever what others
+    have said before is not enough any more.
 
     Invariant: a node is a member, or removed; the addresses are those of the members.
 
@@ -130,11 +131,6 @@ class Members:
     def sites(self) -> tuple[str, ...]:
         """Return the other sites."""
         return tuple(site for site in self._sites if site != self.site)
-
-    @property
-    def is_only(self) -> bool:
-        """True if this node knows no other member, at any site."""
-        return self.is_alone and len(self._sites) <= 1
 
     def peers(self) -> tuple[str, ...]:
         """Return the other members of this node's site."""
@@ -387,6 +383,7 @@ class Members:
             else:
                 del self._sites[site]
         self.is_alone = len(self.places.names) == 1
+        self.is_only = self.is_alone and len(self._sites) <= 1
         return bool(left.get(self.site))
 
 

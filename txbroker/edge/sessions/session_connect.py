@@ -40,7 +40,7 @@ from txbroker.edge.sessions.connect_procedure import (
 )
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.model.topics import is_within
-from txbroker.mqtt.wire.packets import Connect
+from txbroker.mqtt.wire.packets import LEVEL_5, Connect
 from txbroker.mqtt.wire.properties import NO_PROPERTIES
 
 IN_STORE: Final = AwaitDurable()
@@ -80,7 +80,7 @@ class SessionConnect:
 
         Returns None if the client is gone, or has connected again: its session is not attached.
         """
-        if packet.clean_session and packet.expiry != 0:
+        if packet.protocol_level >= LEVEL_5 and packet.clean_session and packet.expiry != 0:
             return self._begin_anew(packet, client)
         return self._open(packet, client)
 

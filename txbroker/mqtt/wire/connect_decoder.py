@@ -65,16 +65,9 @@ def decode_connect(body: bytes) -> Connect:
         fields.end()
     elif stop != len(body):
         raise truncated() if stop > len(body) else trailing()
-    return Connect(
-        client_id=text_of(body[start:stop]),
-        clean_session=flags & 0x02 != 0,
-        keep_alive=keep_alive,
-        will=will,
-        username=username,
-        password=password,
-        protocol_name=name,
-        protocol_level=level,
-    )
+    client_id, is_clean = text_of(body[start:stop]), flags & 0x02 != 0
+    # Keywords would take as long as all fields above.
+    return Connect(client_id, is_clean, keep_alive, will, username, password, name, level)
 
 
 @names_level_5

@@ -39,15 +39,15 @@ class Will:
     delay: int = 0
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class Connect:
     """
     Section 3.1. `keep_alive` is in seconds, 0 for none; ("MQTT", 4) is MQTT 3.1.1.
 
     At level 5, `clean_session` is the clean start.
 
-    The class is not frozen, as `Publish` is not. With so many fields, a frozen class would take
-    most of the decoding time.
+    The class is neither frozen nor keyword-only, as `Publish` is not. With so many fields, either
+    would take most of the decoding time.
     """
 
     client_id: str
