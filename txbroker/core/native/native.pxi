@@ -38,12 +38,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ctypedef uint32_t socklen_t
     cppclass sockaddr:
         pass
-    cppclass msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
     ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
-    ssize_t send(int descriptor, const void* data, size_t size, int flags)
-    ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int accept4(int descriptor, sockaddr* address, socklen_t* size, int flags)
     int AF_INET6
     int MSG_DONTWAIT
@@ -64,6 +59,8 @@ cdef extern from "native/output.hpp" namespace "txbroker":
         void consume(size_t size)
         void clear()
         PyObject* sole()
+
+    ssize_t send_vectors(int descriptor, iovec* vectors, size_t count, int flags)
 
 cdef extern from "native/tables.hpp" namespace "txbroker" nogil:
     cppclass PacketIds:

@@ -219,20 +219,17 @@ cdef class PacketWriter:
     cdef Written write(self, int descriptor) except ? RAISED:
         """Write what a non-blocking socket takes, if not too much; `errno` says why it failed."""
         cdef iovec vectors[64]
-        cdef msghdr message
         cdef ssize_t written
-        cdef size_t index, size, left = MOST_WRITTEN
+        cdef size_t index, count, size, left = MOST_WRITTEN
         while self.output.size():
             if not left:
                 return ENOUGH
-            memset(&message, 0, sizeof(message))
-            message.msg_iov = vectors
-            message.msg_iovlen = self.output.gather(vectors)
+            count = self.output.gather(vectors)
             size = 0
-            for index in range(message.msg_iovlen):
+            for index in range(count):
                 vectors[index].iov_len = min(vectors[index].iov_len, left - size)
                 size += vectors[index].iov_len
-            written = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            written = send_vectors(descriptor, vectors, count, MSG_DONTWAIT | MSG_NOSIGNAL)
             if written >= 0:
                 self.output.consume(written)
                 self.written += written
