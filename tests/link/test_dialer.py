@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import grpc
 import grpc.aio
@@ -45,13 +46,11 @@ async def test_a_dial_that_was_ended_while_it_failed_ends(is_served_here: bool) 
     tasks = SimpleNamespace(start=asyncio.ensure_future)
     nothing: Any = SimpleNamespace(end=lambda: None, when_relieved=lambda _: None)
     owner.dialer = dialer = Dialer(
+        connections=mock.Mock(),
         node_grant=standing,  # type: ignore[arg-type]
-        clock=nothing,
         dialing=nothing,
         channels=owner,  # type: ignore[arg-type]
         tasks=tasks,  # type: ignore[arg-type]
-        flush_queue=nothing,
-        backpressure=nothing,
     )
     dialer.wire(bench.edge)
     bench.edge._connector = dialer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import attrs
 
@@ -256,8 +257,7 @@ class Link:
             self.route,
             write=lambda *pieces: self.up.extend(b"".join(pieces)),
             close=self.closed.append,
-            mark_dirty=self.dirty.append,
-            mark_next=self.dirty.append,
+            flush_queue=mock.Mock(mark_dirty=self.dirty.append, mark_next=self.dirty.append),
             backpressure=self.pressure,
         )
 

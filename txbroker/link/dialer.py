@@ -40,10 +40,8 @@ from txbroker.rpc.link_convert import cut_from_wire
 from txbroker.rpc.streams import brief
 from txbroker.rpc.zone_convert import passages_from_wire, place_from_wire
 from txbroker.runtime.aio import Tasks
-from txbroker.runtime.backpressure import Backpressure
-from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.log_once import LogOnce
-from txbroker.runtime.net import Clock
 from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.v1 import control_pb2
 
@@ -78,27 +76,25 @@ class Dialer:
     def __init__(
         self,
         *,
+        connections: ConnectionParts,
         node_grant: NodeGrant,
-        clock: Clock,
         dialing: object,
         channels: Channels,
         tasks: Tasks,
-        flush_queue: FlushQueue,
-        backpressure: Backpressure,
     ) -> None:
         self.formats = LinkFormats()
         self._node_grant = node_grant
         self._told = LogOnce()
-        self._clock = clock
+        self._clock = connections.clock
         self._dialing = dialing
         self._channels = channels
         self._tasks = tasks
-        self._flush_queue = flush_queue
-        self._backpressure = backpressure
+        self._flush_queue = connections.flush_queue
+        self._backpressure = connections.backpressure
         self._dials: dict[Route, asyncio.Task[None]] = {}
         self._open: dict[Route, LinkProtocol] = {}
         self._edge: Edge
-        backpressure.when_relieved(self._grant_credit)
+        self._backpressure.when_relieved(self._grant_credit)
 
     def wire(self, edge: Edge) -> None:
         """Connect the edge that this dialer serves."""
@@ -233,8 +229,7 @@ class Dialer:
             route,
             write=protocol.write,
             close=protocol.drop,
-            mark_dirty=self._flush_queue.mark_dirty,
-            mark_next=self._flush_queue.mark_next,
+            flush_queue=self._flush_queue,
             backpressure=self._backpressure,
         )
         protocol.attach(end)

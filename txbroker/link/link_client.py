@@ -44,7 +44,7 @@ from txbroker.rpc.link_convert import (
     mark_to_wire,
 )
 from txbroker.runtime.backpressure import Backpressure
-from txbroker.runtime.flush_queue import Flushable
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.v1 import link_pb2, types_pb2
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -59,16 +59,15 @@ class LinkClient:
         *,
         write: Write,
         close: Callable[[str], None],
-        mark_dirty: Callable[[Flushable], None],
-        mark_next: Callable[[Flushable], None],
+        flush_queue: FlushQueue,
         backpressure: Backpressure,
     ) -> None:
         self._edge = edge
         self._route = route
         self._write = write
         self._close = close
-        self._mark_dirty = mark_dirty
-        self._mark_next = mark_next
+        self._mark_dirty = flush_queue.mark_dirty
+        self._mark_next = flush_queue.mark_next
         self._counters: Counters = edge.counters
         self.reader = FrameReader()
         self.packet_reader = self.reader.packet_reader

@@ -74,13 +74,11 @@ class EdgeRole:
         self._node_base = node_base
         self._known = ResolverCacheFile(node_base.config.data / "zones")
         self._dialer = Dialer(
+            connections=node_base.connection_parts,
             node_grant=node_base.node_grant,
-            clock=node_base.reactor,
             dialing=node_base.streams,
             channels=node_base.channels,
             tasks=node_base.tasks,
-            flush_queue=node_base.flush_queue,
-            backpressure=node_base.backpressure,
         )
         self.reader = JournalReader(
             data_directory=node_base.data_directory,

@@ -52,8 +52,14 @@ class Bench:
         self.counters = Counters()
         self.zones = ResolverCache(Router(lambda: None))
         commit = CommitRecorder()
+        parts = edge_parts(
+            self.clock,
+            ReporterRecorder(),
+            connector=ConnectorRecorder(self.events),
+            counters=self.counters,
+        )
         outboxes = OutboxManager(
-            edge_parts(self.clock, ReporterRecorder(), counters=self.counters),
+            parts,
             self.zones,
             MemoryOutboxes(commit),
             save_then=commit.keeper(self.clock).save_then,
@@ -64,12 +70,10 @@ class Bench:
         )
         self.publisher = Publisher(
             self.zones,
-            ConnectorRecorder(self.events),
-            self.counters,
+            parts,
             outboxes=outboxes,
             congestion=self.congestion,
             holds=True,
-            now=self.clock.now,
         )
         outboxes.wire(self.publisher)
         for apex in ("", *apexes):

@@ -21,6 +21,7 @@ from txbroker.edge.routing.route import Route
 from txbroker.edge.routing.zone_interest import wanted
 from txbroker.edge.sessions.cursor_placement import CursorPlacement
 from txbroker.link.link_client import LinkClient
+from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.slices import LONGEST
 from txbroker.v1.link_pb2 import LinkFrame
 
@@ -229,8 +230,7 @@ def test_hello_has_the_whole_interest() -> None:
         last,
         write=lambda *pieces: frames.append(b"".join(map(bytes, pieces))),
         close=lambda reason: None,
-        mark_dirty=lambda end: None,
-        mark_next=lambda end: None,
+        flush_queue=FlushQueue(lambda _: None),
         backpressure=bench.pressure,
     )
     end.start(b"token")

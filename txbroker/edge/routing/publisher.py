@@ -17,14 +17,13 @@ from functools import partial
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.client_backpressure import ClientBackpressure
-from txbroker.edge.routing.connector import Connector
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.held_publishes import HeldPublishes
 from txbroker.edge.routing.outbox_manager import OutboxManager
 from txbroker.edge.routing.owner_port import OwnerPort
 from txbroker.edge.routing.publication import InDoubt, Item, Publication, unfold
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
-from txbroker.model.counters import Counters
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.session.inbound_publish import InboundPublish, OriginId
 from txbroker.mqtt.session.session import Session
@@ -39,24 +38,22 @@ class Publisher:
     def __init__(
         self,
         zones: ResolverCache,
-        connector: Connector,
-        counters: Counters,
+        parts: EdgeParts,
         *,
         outboxes: OutboxManager,
         congestion: ClientBackpressure,
         holds: bool,
-        now: Callable[[], float],
     ) -> None:
         """
         `holds`: unsent publishes wait in memory for their owner, unacknowledged, and use no outbox.
         """
         self._zones = zones
-        self._connector = connector
-        self._counters = counters
+        self._connector = parts.connector
+        self._counters = parts.counters
         self._outboxes = outboxes
         self._congestion = congestion
         self._holds = holds
-        self._now = now
+        self._now = parts.timers.now
         self._held = HeldPublishes()
         self._pass_on: Callable[[Run], bool] | None = None
 

@@ -26,7 +26,12 @@ import attrs
 from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.routing.route import Route
-from txbroker.edge.sessions.journal_read_cache import ChunkReader, JournalReadCache, ReadFailure
+from txbroker.edge.sessions.journal_read_cache import (
+    ChunkReader,
+    JournalReadCache,
+    ReadEvents,
+    ReadFailure,
+)
 from txbroker.edge.sessions.matching_records import Found, message_at, record_match, wanted
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.epoch_transition import FOREVER, EpochTransition
@@ -80,7 +85,7 @@ class CatchUp:
         limits: SessionLimits,
         met: Callable[[Iterable[EpochTransition]], None],
     ) -> None:
-        """`met`: see `JournalReadCache`."""
+        """`met`: see `ReadEvents`."""
         self._zones = zones
         self._counters = parts.counters
         self.limits = limits
@@ -89,11 +94,13 @@ class CatchUp:
         self._chunks = JournalReadCache(
             reader,
             parts.timers,
-            wake=self.wake,
-            gone=self._give_up,
-            late=lambda session, part: session.sender.defer(part),
-            end=self._end_cursor,
-            met=met,
+            ReadEvents(
+                wake=self.wake,
+                gone=self._give_up,
+                late=lambda session, part: session.sender.defer(part),
+                end=self._end_cursor,
+                met=met,
+            ),
         )
         self._hungry: dict[Session, None] = {}
         self._now = parts.timers.now

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
+import attrs
+
 from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.edge_limits import EdgeLimits
@@ -45,6 +47,18 @@ AWAY_FOR_LONG = 60.0
 """Seconds; the session of a client that was away for longer is saved with the next group commit."""
 
 
+@attrs.frozen(kw_only=True)
+class SessionFlows:
+    """The ways of messages from and to the clients' sessions."""
+
+    publisher: Publisher
+    subscriptions: Subscriptions
+    shared: SharedSubscriptions
+    delivery: Delivery
+    cursors: SessionCursors
+    backlog: CatchUp
+
+
 class ClientSessions:
     """The clients of an edge; all parts are those of that edge."""
 
@@ -52,27 +66,22 @@ class ClientSessions:
         self,
         sessions: dict[str, Session],
         parts: EdgeParts,
+        flows: SessionFlows,
         *,
-        publisher: Publisher,
-        subscriptions: Subscriptions,
-        shared: SharedSubscriptions,
-        delivery: Delivery,
-        cursors: SessionCursors,
         session_store: SessionStore,
-        backlog: CatchUp,
         owner: EdgeSessionOwner,
         limits: EdgeLimits,
     ) -> None:
         self.sessions = sessions
         self.session_store = session_store
-        self.backlog = backlog
-        self.wills = ConnectionWills(parts.name, publisher, parts.timers, self.lifetime)
+        self.backlog = flows.backlog
+        self.wills = ConnectionWills(parts.name, flows.publisher, parts.timers, self.lifetime)
         self._owner = owner
-        self._publisher = publisher
-        self._subscriptions = subscriptions
-        self._shared = shared
-        self._delivery = delivery
-        self._cursors = cursors
+        self._publisher = flows.publisher
+        self._subscriptions = flows.subscriptions
+        self._shared = flows.shared
+        self._delivery = flows.delivery
+        self._cursors = flows.cursors
         self._router = parts.router
         self._timers = parts.timers
         self._counters = parts.counters

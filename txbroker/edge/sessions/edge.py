@@ -29,7 +29,7 @@ from txbroker.edge.routing.route_state import RouteState
 from txbroker.edge.routing.stored_outbox import OutboxStore
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.catch_up import CatchUp
-from txbroker.edge.sessions.client_sessions import ClientSessions
+from txbroker.edge.sessions.client_sessions import ClientSessions, SessionFlows
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.journal_read_cache import ChunkReader
@@ -41,7 +41,7 @@ from txbroker.edge.sessions.session_owner import EdgeSessionOwner
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.shared_subscriptions import SharedSubscriptions
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
-from txbroker.edge.sessions.subscriptions import Subscriptions
+from txbroker.edge.sessions.subscriptions import Subscriptions, SubscriptionSources
 from txbroker.edge.sessions.sys_tree import SysTree
 from txbroker.edge.sessions.transition_log import TransitionLog
 from txbroker.edge.sessions.zone_changes import ZoneChanges
@@ -109,12 +109,10 @@ class Edge:
         )
         self.publisher = Publisher(
             self.zones,
-            parts.connector,
-            parts.counters,
+            parts,
             outboxes=self.outboxes,
             congestion=self.congestion,
             holds=limits.holds,
-            now=timers.now,
         )
         self.outboxes.wire(self.publisher)
         self.slices = Slices(timers.now, parts.again)
@@ -160,14 +158,15 @@ class Edge:
         self.sys = SysTree(self.delivery)
         self.feeds = RetainedFeeds(timers)
         self.subscriptions = Subscriptions(
-            zones=self.zones,
-            interests=self.interests,
-            delivery=self.delivery,
-            sys=self.sys,
+            parts,
+            SubscriptionSources(
+                zones=self.zones,
+                interests=self.interests,
+                delivery=self.delivery,
+                sys=self.sys,
+                feeds=self.feeds,
+            ),
             session_store=session_store,
-            timers=timers,
-            feeds=self.feeds,
-            reporter=parts.reporter,
             ledger_writer=self.recording,
             wait=limits.suback_wait,
         )
@@ -190,13 +189,15 @@ class Edge:
         self.clients = ClientSessions(
             sessions,
             parts,
-            publisher=self.publisher,
-            subscriptions=self.subscriptions,
-            shared=self.shared,
-            delivery=self.delivery,
-            cursors=self.cursors,
+            SessionFlows(
+                publisher=self.publisher,
+                subscriptions=self.subscriptions,
+                shared=self.shared,
+                delivery=self.delivery,
+                cursors=self.cursors,
+                backlog=self.backlog,
+            ),
             session_store=session_store,
-            backlog=self.backlog,
             owner=self._session_owner,
             limits=limits,
         )

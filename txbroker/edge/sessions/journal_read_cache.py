@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
+import attrs
+
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId
@@ -57,9 +59,10 @@ class ChunkReader(Protocol):
         """Read the durable QoS 1/2 records above `after` up to `through`."""
 
 
-class JournalReadCache:
+@attrs.frozen(kw_only=True)
+class ReadEvents:
     """
-    See the module's text; calls back for each session that asked.
+    What a cache calls, all but `met` once for each session that asked.
 
     - `wake`: a further look is worthwhile.
     - `gone`: no node has the part, or the part is cut off.
@@ -68,24 +71,20 @@ class JournalReadCache:
     - `met`: the transitions in a chunk, before any session gets the chunk.
     """
 
-    def __init__(
-        self,
-        reader: ChunkReader,
-        timers: Timers,
-        *,
-        wake: Callable[[Session], None],
-        gone: Callable[[Session, JournalId, ReadFailure], None],
-        late: Callable[[Session, JournalId], None],
-        end: Callable[[Session, JournalId], None],
-        met: Callable[[Iterable[EpochTransition]], None],
-    ) -> None:
+    wake: Callable[[Session], None]
+    gone: Callable[[Session, JournalId, ReadFailure], None]
+    late: Callable[[Session, JournalId], None]
+    end: Callable[[Session, JournalId], None]
+    met: Callable[[Iterable[EpochTransition]], None]
+
+
+class JournalReadCache:
+    """See the module's text."""
+
+    def __init__(self, reader: ChunkReader, timers: Timers, events: ReadEvents) -> None:
         self._reader = reader
         self._timers = timers
-        self._wake = wake
-        self._gone = gone
-        self._late = late
-        self._end = end
-        self._met = met
+        self._events = events
         self._kept: OrderedDict[tuple[JournalId, int], JournalChunk] = OrderedDict()
         self._sizes: dict[tuple[JournalId, int], int] = {}
         self._starts: dict[JournalId, list[int]] = {}
@@ -150,27 +149,27 @@ class JournalReadCache:
         if isinstance(found, JournalChunk):
             self._unreachable.discard(part)
             if found.passages:
-                self._met(found.passages)
+                self._events.met(found.passages)
             if found.through > offset or found.is_closed:
                 self._cache(key, found)
                 self._wake_all(key)
                 return
             for session in self._asked[key]:
-                self._end(session, part)
+                self._events.end(session, part)
         elif found is not ReadFailure.UNREACHABLE:
             for session in self._asked[key]:
-                self._gone(session, part, found)
+                self._events.gone(session, part, found)
             self._wake_all(key)
             return
         else:
             self._unreachable.add(part)
             for session in self._asked[key]:
-                self._late(session, part)
+                self._events.late(session, part)
         self._timers.call_later(RETRY, lambda: self._wake_all(key))
 
     def _wake_all(self, key: tuple[JournalId, int]) -> None:
         for session in self._asked.pop(key):
-            self._wake(session)
+            self._events.wake(session)
 
     def _cache(self, key: tuple[JournalId, int], chunk: JournalChunk) -> None:
         if self._kept.pop(key, None) is None:

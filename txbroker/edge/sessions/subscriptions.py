@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Set
 from functools import partial
 
+import attrs
+
+from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.resolver_cache import ResolverCache
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.interests import Interests
@@ -20,8 +23,6 @@ from txbroker.edge.sessions.retained_feeds import RetainedFeeds, deliver_once
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
 from txbroker.edge.sessions.sys_tree import SysTree
-from txbroker.model.reporter import Reporter
-from txbroker.model.timers import Timers
 from txbroker.model.topics import is_sys
 from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.match import wants_publishers
@@ -31,33 +32,39 @@ from txbroker.mqtt.wire.subscription_options import DELIVERY_BITS, QOS_BITS, ret
 from txbroker.runtime.deadlines import Deadlines
 
 
+@attrs.frozen(kw_only=True)
+class SubscriptionSources:
+    """From where the messages of a subscription come: zones, this node, retained ones."""
+
+    zones: ResolverCache
+    interests: Interests
+    delivery: Delivery
+    sys: SysTree
+    feeds: RetainedFeeds
+
+
 class Subscriptions:
     """See the module's text; a SUBACK waits for at most `wait` seconds (protocol rule 8)."""
 
     def __init__(
         self,
+        parts: EdgeParts,
+        sources: SubscriptionSources,
         *,
-        zones: ResolverCache,
-        interests: Interests,
-        delivery: Delivery,
-        sys: SysTree,
         session_store: SessionStore,
-        timers: Timers,
-        feeds: RetainedFeeds,
-        reporter: Reporter,
         ledger_writer: LedgerWriter | None,
         wait: float,
     ) -> None:
         self.wait = wait
         self._ledger_writer = ledger_writer
-        self._zones = zones
-        self._interests = interests
-        self._delivery = delivery
-        self._sys = sys
+        self._zones = sources.zones
+        self._interests = sources.interests
+        self._delivery = sources.delivery
+        self._sys = sources.sys
         self._session_store = session_store
-        self._patience = Deadlines(timers)
-        self._feeds = feeds
-        self._reporter = reporter
+        self._patience = Deadlines(parts.timers)
+        self._feeds = sources.feeds
+        self._reporter = parts.reporter
 
     # from connections
 
