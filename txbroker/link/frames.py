@@ -18,6 +18,7 @@ from txbroker.link.held_frames import HeldFrames
 from txbroker.model.errors import PeerError
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.wire.decoder import decode
+from txbroker.mqtt.wire.encoder import LARGEST_PACKET
 from txbroker.mqtt.wire.framing import encode_length
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
@@ -27,9 +28,6 @@ from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
 
 LINK_VERSION = 2
 """Version of the format; a newer or older one is refused in one line (`check_version`)."""
-
-LARGEST = 268_435_460
-"""Bytes of the largest packet that MQTT's framing can express."""
 
 _CONTROL = 0x00
 
@@ -75,13 +73,13 @@ class FrameReader:
     the message for ever. `max_frame` bounds the frames of an unidentified peer.
     """
 
-    def __init__(self, max_frame: int = LARGEST) -> None:
+    def __init__(self, max_frame: int = LARGEST_PACKET) -> None:
         self.packet_reader = LinkReader(max_frame)
         self.held = HeldFrames()
 
     def trust(self) -> None:
         """Accept the largest frames, as the other end is an identified node."""
-        self.packet_reader.trust(LARGEST)
+        self.packet_reader.trust(LARGEST_PACKET)
 
     def hold(self, now: float) -> None:
         """Hold the frames that come next: the link was silent."""

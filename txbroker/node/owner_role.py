@@ -9,9 +9,8 @@ from txbroker.authority.edge_peer import EdgePeer
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_store import ZoneStore
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
-from txbroker.edge.groups.group_coordinators import GroupCoordinators
+from txbroker.edge.groups.group_coordinators import GroupCoordinators, GroupNodes
 from txbroker.edge.local.local_link import LocalLink
-from txbroker.link.frames import LARGEST
 from txbroker.link.listener import LinkListener
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
@@ -48,16 +47,15 @@ class OwnerRole:
         node_base, edge, mqtt = self._node_base, edge_role.edge, edge_role.mqtt
         self.groups = GroupCoordinators(
             edge=edge,
-            router=node_base.router,
             connects=mqtt.connects,
             timers=node_base.timers,
             reporter=edge_role.reporter,
             mark_dirty=node_base.flush_queue.mark_dirty,
-            slices=edge.slices,
-            is_leaving=lambda: mqtt.is_leaving,
-            is_removed=edge_role.members.is_removed,
-            has_absent_edge=self._has_absent_edge,
-            max_packet=LARGEST,
+            nodes=GroupNodes(
+                is_leaving=lambda: mqtt.is_leaving,
+                is_removed=edge_role.members.is_removed,
+                has_absent_edge=self._has_absent_edge,
+            ),
         )
         self.store.checkpoint.wire_slices(partial(edge.slices.start, self.store.checkpoint))
         own_zone = LocalLink(edge, self.authority, node_base.backpressure)

@@ -17,7 +17,7 @@ from tests.support.recorders import SinkRecorder, WatcherRecorder
 from tests.support.runs import read_run
 from txbroker.core import Router, Run
 from txbroker.directory.effects import AwaitDurable
-from txbroker.edge.groups.group_coordinators import GroupCoordinators
+from txbroker.edge.groups.group_coordinators import GroupCoordinators, GroupNodes
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_interest import OwnerInterest
 from txbroker.edge.sessions.connect_procedure import (
@@ -386,16 +386,15 @@ class World:
         self.slices = Slices(self.alarms.now, lambda: None)
         self.coordinators = GroupCoordinators(
             edge=cast(Any, self),
-            router=self.router,
             connects=cast(Any, self),
             timers=self.alarms,
             reporter=cast(Any, self),
             mark_dirty=self._mark,
-            slices=self.slices,
-            is_leaving=lambda: False,
-            is_removed=self.removed.__contains__,
-            has_absent_edge=lambda: bool(self.marked - self.come - self.removed),
-            max_packet=1 << 20,
+            nodes=GroupNodes(
+                is_leaving=lambda: False,
+                is_removed=self.removed.__contains__,
+                has_absent_edge=lambda: bool(self.marked - self.come - self.removed),
+            ),
         )
         self.watcher = Watcher(self.disk)
         self.at, flights = self.stored

@@ -19,7 +19,7 @@ from txbroker.directory.effects import AwaitDurable
 from txbroker.edge.groups import group_coordinators
 from txbroker.edge.groups.edge_connections import STALE
 from txbroker.edge.groups.group_coordinator import MOST_IN_CROWD, GroupCoordinator
-from txbroker.edge.groups.group_coordinators import AT_ONCE, GroupCoordinators
+from txbroker.edge.groups.group_coordinators import AT_ONCE, GroupCoordinators, GroupNodes
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -219,19 +219,20 @@ class Owner:
                 Any,
                 SimpleNamespace(
                     counters=self.counters,
+                    router=Router(lambda: None),
+                    slices=self.slices,
                     clients=SimpleNamespace(sessions=self.sessions, delete=lambda _: None),
                 ),
             ),
-            router=Router(lambda: None),
             connects=cast(Any, self),
             timers=self.alarms,
             reporter=cast(Any, self),
             mark_dirty=lambda one: self.dirty.append(one),
-            slices=self.slices,
-            is_leaving=lambda: False,
-            is_removed=lambda _: False,
-            has_absent_edge=lambda: False,
-            max_packet=1 << 20,
+            nodes=GroupNodes(
+                is_leaving=lambda: False,
+                is_removed=lambda _: False,
+                has_absent_edge=lambda: False,
+            ),
         )
         self.groups = [self.tested._make(text) for text in GROUPS]
 

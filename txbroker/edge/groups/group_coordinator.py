@@ -81,15 +81,27 @@ class GroupEdge:
         return max(self.limit - self.sent, 0) if self.has_members else 0
 
 
+@attrs.frozen(kw_only=True)
+class GroupEvents:
+    """
+    What a group calls.
+
+    - `changed` asks for a call of `send` at the end of the turn, or in a slice after it, and
+      returns True if a crowd of groups waits for that.
+    - `closed` reports that another node has the session.
+    - `dropped` counts messages of QoS 0 that no member gets.
+    """
+
+    changed: Callable[[GroupCoordinator], bool]
+    closed: Callable[[GroupCoordinator], None]
+    dropped: Callable[[int], None]
+
+
 class GroupCoordinator:
     """
     The group `text`; the session's `GroupSink` while a session is attached.
 
-    `is_resumed`: its session is here from an earlier process or group. `was_durable`: True if a
-    durable member may be at an edge that has not come back since. `changed` asks for a call of
-    `send` at the end of the turn, or in a slice after it, and returns True if a crowd of groups
-    waits for that. `on_closed` reports that another node has the session.
-
+    `was_durable`: True if a durable member may be at an edge that has not come back since.
     `awaits_member`: True if the last durable member has left its edge for another one, and no edge
     has reported a durable member since.
     """
@@ -99,32 +111,30 @@ class GroupCoordinator:
     def __init__(
         self,
         text: str,
+        earlier: Session | None,
         *,
-        is_resumed: bool,
-        was_durable: bool,
         router: Router,
         now: Callable[[], float],
-        changed: Callable[[GroupCoordinator], bool],
-        on_closed: Callable[[GroupCoordinator], None],
-        count_dropped: Callable[[int], None],
+        events: GroupEvents,
         max_packet: int,
     ) -> None:
+        """`earlier`: the group's session of an earlier process or coordinator."""
         self.text = text
         self.packet_writer = router.make_packet_writer()
         self.edges: dict[str, GroupEdge] = {}
         self.session: Session | None = None
         self.pending: Collection[str] | None = None
         self.awaits_member = False
-        self.was_durable = was_durable
+        self.was_durable = earlier is not None and earlier.expiry is None
         self._now = now
-        self._changed = changed
-        self._on_closed = on_closed
-        self._count_dropped = count_dropped
+        self._changed = events.changed
+        self._on_closed = events.closed
+        self._count_dropped = events.dropped
         self._waiting = GroupQueue()
         self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
         self._settled_at = 0.0
         # An edge may leave before the session is attached, and others have not come back yet.
-        self._resumed_at: float | None = now() if is_resumed else None
+        self._resumed_at: float | None = None if earlier is None else now()
         self._lent: dict[LogPosition, tuple[int, GroupEdge]] = {}
         self._held: dict[LogPosition, GroupEdge] = {}
         self._answered: set[LogPosition] = set()

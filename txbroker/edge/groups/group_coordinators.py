@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from txbroker.core import Router
+import attrs
+
 from txbroker.edge.groups.edge_connections import STALE, EdgeConnections
-from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge
+from txbroker.edge.groups.group_coordinator import GroupCoordinator, GroupEdge, GroupEvents
 from txbroker.edge.groups.member_port import MemberPort
 from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.sessions.connect_procedure import TAKEN_OVER, ConnectProcedure, OpenedSession
@@ -28,11 +29,11 @@ from txbroker.model.reporter import Reporter
 from txbroker.model.share_name import shared_subscription
 from txbroker.model.timers import Timers
 from txbroker.mqtt.session.session import Session
+from txbroker.mqtt.wire.encoder import LARGEST_PACKET
 from txbroker.mqtt.wire.packets import FOREVER, LEVEL_5, Connect, Subscribe
 from txbroker.mqtt.wire.properties import Properties
 from txbroker.mqtt.wire.subscription_options import AS_PUBLISHED
 from txbroker.runtime.flush_queue import Flushable
-from txbroker.runtime.slices import Slices
 
 GRACE: Final = 60
 """Seconds that a group outlives the connections of all edges, if no session of a member does."""
@@ -55,43 +56,50 @@ GROUPS: Final = 10_000
 """The most groups that one node coordinates; the next ones are not confirmed."""
 
 
+@attrs.frozen(kw_only=True)
+class GroupNodes:
+    """
+    What groups ask about nodes.
+
+    - `is_leaving`: True while this node retires.
+    - `is_removed`: True for the name of a node that a command removed.
+    - `has_absent_edge`: True while an edge that the zone knows has not connected to this process.
+    """
+
+    is_leaving: Callable[[], bool]
+    is_removed: Callable[[str], bool]
+    has_absent_edge: Callable[[], bool]
+
+
 class GroupCoordinators:
-    """
-    See the module's text. `is_leaving` is True while the node retires, `is_removed` for the name of
-    a node that a command removed. `has_absent_edge` is True while an edge that the zone knows has
-    not connected to this process.
-    """
+    """See the module's text."""
 
     def __init__(
         self,
         *,
         edge: Edge,
-        router: Router,
         connects: SessionConnect,
         timers: Timers,
         reporter: Reporter,
         mark_dirty: Callable[[Flushable], None],
-        slices: Slices,
-        is_leaving: Callable[[], bool],
-        is_removed: Callable[[str], bool],
-        has_absent_edge: Callable[[], bool],
-        max_packet: int,
+        nodes: GroupNodes,
     ) -> None:
         self._edge = edge
-        self._router = router
         self._connects = connects
         self._timers = timers
         self._reporter = reporter
         self._mark_dirty = mark_dirty
-        self._slices = slices
-        self._is_leaving = is_leaving
-        self._is_removed = is_removed
-        self._has_absent_edge = has_absent_edge
+        self._slices = edge.slices
+        self._nodes = nodes
         self._reports_due_until = 0.0
-        self._max_packet = max_packet
+        self._events = GroupEvents(
+            changed=self._change,
+            closed=self._on_closed,
+            dropped=partial(edge.counters.add, "group.dropped.qos0"),
+        )
         self._groups: dict[str, GroupCoordinator] = {}
         self._connections = EdgeConnections(
-            self._groups, slices=slices, timers=timers, release=self._release, drop=self._drop
+            self._groups, slices=edge.slices, timers=timers, release=self._release, drop=self._drop
         )
         self._connecting: set[str] = set()
         self._line: dict[str, None] = {}  # groups whose session has to be found or made
@@ -152,7 +160,7 @@ class GroupCoordinators:
         Try again what failed, and forget groups that have ended and edges that were removed; once a
         second.
         """
-        if self._groups and self._has_absent_edge():
+        if self._groups and self._nodes.has_absent_edge():
             self._reports_due_until = self._timers.now() + STALE
         # Keepers that are away must not delay the groups of other keepers.
         self._looked_up.clear()
@@ -206,17 +214,13 @@ class GroupCoordinators:
                 self._mark_dirty(self)
 
     def _make(self, text: str) -> GroupCoordinator:
-        known = self._edge.clients.sessions.get(text)
         return GroupCoordinator(
             text,
-            is_resumed=known is not None,
-            was_durable=known is not None and known.expiry is None,
-            router=self._router,
+            self._edge.clients.sessions.get(text),
+            router=self._edge.router,
             now=self._timers.now,
-            changed=self._change,
-            on_closed=self._on_closed,
-            count_dropped=partial(self._edge.counters.add, "group.dropped.qos0"),
-            max_packet=self._max_packet,
+            events=self._events,
+            max_packet=LARGEST_PACKET,
         )
 
     def _begin(self, group: GroupCoordinator) -> None:
@@ -248,7 +252,7 @@ class GroupCoordinators:
     def _look_up(self, group: GroupCoordinator) -> None:
         text = group.text
         is_done = group.session is not None or text in self._connecting
-        if is_done or self._is_leaving() or not group.has_members:
+        if is_done or self._nodes.is_leaving() or not group.has_members:
             self._looked_up.discard(text)
             return
         self._connecting.add(text)
@@ -365,7 +369,7 @@ class GroupCoordinators:
         more. Or it is dead, and its connection breaks later.
         """
         for edge in list(group.edges.values()):
-            if edge.port is None and self._is_removed(edge.name):
+            if edge.port is None and self._nodes.is_removed(edge.name):
                 self._drop(group, edge)
 
     def _drop(self, group: GroupCoordinator, edge: GroupEdge) -> None:

@@ -50,6 +50,9 @@ Answer: TypeAlias = Connack | Puback | Pubrec | Pubrel | Pubcomp | Suback | Unsu
 MAX_REMAINING_LENGTH: Final = 268_435_455
 """Largest remaining length that four bytes can encode (section 2.2.3)."""
 
+LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5
+"""Bytes of the largest packet that MQTT's framing can express."""
+
 _UINT16 = Struct("!H")
 _ACK = Struct("!BBH")  # first byte, remaining length, packet identifier
 _HEAD = _ACK  # of a short PUBLISH: first byte, remaining length, length of the topic
