@@ -292,6 +292,12 @@ LEVEL_5 = (
         targets=(_rate(FAST, 40, 100),),
     ),
     Scenario(
+        name="expiry-qos1",
+        title="5.0 with a message expiry interval, QoS 1, 10→10, window 100",
+        arguments={**TEN, "level": 5, "expiry": 3600, "qos": 1},
+        contestants=QOS12,
+    ),
+    Scenario(
         name="5-to-4",
         title="5.0 publishers to 3.1.1 subscribers, QoS 0, 10→10",
         arguments={**TEN, "publisher-level": 5},
