@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import wire, wire5
 from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient5 import RawClient5
 
@@ -265,3 +266,25 @@ def test_a_members_node_is_forgotten(nodes: dict[str, NodeProcess]) -> None:
             assert not found & exact
             output("forget", nodes["root"].grpc, "e1")
             assert exact == {message.payload for message in other.take(10)}
+
+
+def test_an_answer_counts_just_before_the_last_member_leaves(nodes: dict[str, NodeProcess]) -> None:
+    """PUBACK and UNSUBSCRIBE in one write: no member elsewhere gets the message again."""
+    text, topic = "$share/leavers/plant/leavers", "plant/leavers"
+    with (
+        RawClient5(nodes["e1"].mqtt) as leaver,
+        RawClient5(nodes["root"].mqtt) as stayer,
+        RawClient5(nodes["root"].mqtt) as pub,
+    ):
+        leaver.connect("leaver")
+        leaver.subscribe((text, 1))
+        pub.connect("publisher-to-leaver")
+        pub.publish(topic, b"answered", qos=1)
+        message = leaver.expect_publish(topic, b"answered")
+        stayer.connect("stayer")
+        stayer.subscribe((text, 1))
+        packet_id = leaver.next_id()
+        leaver.send(wire5.ack(wire.PUBACK, message.packet_id) + wire5.unsubscribe(packet_id, text))
+        assert leaver.wait_for(wire.UNSUBACK, packet_id).codes == (0,)
+        pub.publish(topic, b"next", qos=1)
+        stayer.acknowledge(stayer.expect_publish(topic, b"next"))

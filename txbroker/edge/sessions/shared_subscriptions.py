@@ -353,6 +353,8 @@ class SharedSubscriptions:
         if group.sessions:
             self._change(group)
         else:
+            # Answers of this turn must be in the last report: another member would get them again.
+            session.sender.poll_packet_writer()
             # A member that comes next must find a new group, without what came in between.
             group.goes_on = is_moved
             self._report(group)
