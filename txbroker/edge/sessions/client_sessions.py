@@ -48,8 +48,8 @@ AWAY_FOR_LONG = 60.0
 
 
 @attrs.frozen(kw_only=True)
-class SessionFlows:
-    """The ways of messages from and to the clients' sessions."""
+class SessionParts:
+    """The parts of an edge that serve its clients' sessions."""
 
     publisher: Publisher
     subscriptions: Subscriptions
@@ -66,7 +66,7 @@ class ClientSessions:
         self,
         sessions: dict[str, Session],
         parts: EdgeParts,
-        flows: SessionFlows,
+        served_by: SessionParts,
         *,
         session_store: SessionStore,
         owner: EdgeSessionOwner,
@@ -74,14 +74,14 @@ class ClientSessions:
     ) -> None:
         self.sessions = sessions
         self.session_store = session_store
-        self.backlog = flows.backlog
-        self.wills = ConnectionWills(parts.name, flows.publisher, parts.timers, self.lifetime)
+        self.backlog = served_by.backlog
+        self.wills = ConnectionWills(parts.name, served_by.publisher, parts.timers, self.lifetime)
         self._owner = owner
-        self._publisher = flows.publisher
-        self._subscriptions = flows.subscriptions
-        self._shared = flows.shared
-        self._delivery = flows.delivery
-        self._cursors = flows.cursors
+        self._publisher = served_by.publisher
+        self._subscriptions = served_by.subscriptions
+        self._shared = served_by.shared
+        self._delivery = served_by.delivery
+        self._cursors = served_by.cursors
         self._router = parts.router
         self._timers = parts.timers
         self._counters = parts.counters

@@ -29,7 +29,7 @@ from txbroker.edge.routing.route_state import RouteState
 from txbroker.edge.routing.stored_outbox import OutboxStore
 from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.catch_up import CatchUp
-from txbroker.edge.sessions.client_sessions import ClientSessions, SessionFlows
+from txbroker.edge.sessions.client_sessions import ClientSessions, SessionParts
 from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.journal_read_cache import ChunkReader
@@ -189,7 +189,7 @@ class Edge:
         self.clients = ClientSessions(
             sessions,
             parts,
-            SessionFlows(
+            SessionParts(
                 publisher=self.publisher,
                 subscriptions=self.subscriptions,
                 shared=self.shared,
