@@ -8,6 +8,7 @@ holds for. The values are publishers and journal offsets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from txbroker.core import Run
 from txbroker.delegation.peer_checks import check_texts
@@ -28,30 +29,37 @@ second. A frame for each turn would double the cost of a lone message at both en
 """
 
 
-class BatchClients:
-    """The publishers of a batch's packets as run lengths: `ids`, `index`, `counts`."""
+class BatchClients(NamedTuple):
+    """
+    The publishers of a batch as run lengths: `ids`, `places` among them, and their `counts`.
 
-    def __init__(self, items: Iterable[Message | Run]) -> None:
-        self.ids: list[str] = []
-        self.index: list[int] = []
-        self.counts: list[int] = []
-        self._known: dict[str, int] = {}
-        for item in items:
-            if isinstance(item, Run) and item.places is not None:
-                for place in item.places:
-                    self._add(item.clients[place], 1)
-            else:
-                self._add(item.client_id, item.count)
+    `counts` is empty if one publisher sent all `total` packets.
+    """
 
-    def _add(self, client_id: str, count: int) -> None:
-        place = self._known.setdefault(client_id, len(self._known))
-        if place == len(self.ids):
-            self.ids.append(client_id)
-        if self.index and self.index[-1] == place:
-            self.counts[-1] += count
+    ids: list[str]
+    places: list[int]
+    counts: Sequence[int]
+    total: int
+
+
+def clients_of(items: Iterable[Message | Run]) -> BatchClients:
+    """Return the publishers of a batch's packets."""
+    known: dict[str, int] = {}
+    places: list[int] = []
+    counts: list[int] = []
+    for item in items:
+        if isinstance(item, Run) and item.places is not None:
+            each = [(item.clients[at], 1) for at in item.places]
         else:
-            self.index.append(place)
-            self.counts.append(count)
+            each = [(item.client_id, item.count)]
+        for client_id, count in each:
+            place = known.setdefault(client_id, len(known))
+            if places and places[-1] == place:
+                counts[-1] += count
+            else:
+                places.append(place)
+                counts.append(count)
+    return BatchClients(list(known), places, _short(counts), sum(counts))
 
 
 def check_clients(batch: link_pb2.Batch, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -82,7 +90,15 @@ def name_publishers(run: Run, publishers: list[tuple[int, int]], ids: Sequence[s
         run.places = [distinct[publisher] for publisher, count in publishers for _ in range(count)]
 
 
-def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+class BatchOffsets(NamedTuple):
+    """The offsets of a batch as ranges: their `firsts` and `counts`; see `BatchClients`."""
+
+    firsts: list[int]
+    counts: Sequence[int]
+    total: int
+
+
+def offsets_of(ranges: Iterable[tuple[int, int]]) -> BatchOffsets:
     """Merge offset ranges (first, count) into as few as possible; 0 is no offset."""
     firsts: list[int] = []
     counts: list[int] = []
@@ -92,11 +108,10 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]
         else:
             firsts.append(first)
             counts.append(count)
-    return firsts, counts
+    return BatchOffsets(firsts, _short(counts), sum(counts))
 
 
-def in_short(counts: Sequence[int]) -> Sequence[int]:
-    """Return the counts for a header: empty if one value holds for all packets."""
+def _short(counts: Sequence[int]) -> Sequence[int]:
     return counts if len(counts) > 1 else ()
 
 
@@ -104,16 +119,20 @@ class RunLengths:
     """
     Values with the number of consecutive packets that each holds for, read from the front.
 
-    Without `counts` the only value holds for all packets. Raises `LinkError` if values and counts
-    do not match each other or the total.
+    Without `counts` the only value holds for all packets. The values of `ranges` are offsets: each
+    is that of the first packet, the next packets have the offsets behind it, and 0 stays 0. Raises
+    `LinkError` if values and counts do not match each other or the total.
     """
 
-    def __init__(self, values: Sequence[int], counts: Sequence[int], total: int) -> None:
+    def __init__(
+        self, values: Sequence[int], counts: Sequence[int], total: int, *, ranges: bool = False
+    ) -> None:
         counts = counts or [total]
         if len(values) != len(counts) or sum(counts) != total or 0 in counts:
             raise LinkError("a batch says of each of its packets what it says of one")
         self._values = list(reversed(values))
         self._counts = list(reversed(counts))
+        self._are_ranges = ranges
 
     def consume(self, count: int) -> list[tuple[int, int]]:
         """Return the values of the next packets, each with its number of consecutive packets."""
@@ -130,15 +149,8 @@ class RunLengths:
 
     def _pass(self, taken: int) -> None:
         self._counts[-1] -= taken
+        if self._are_ranges and self._values[-1]:
+            self._values[-1] += taken
         if not self._counts[-1]:
             self._counts.pop()
             self._values.pop()
-
-
-class OffsetRanges(RunLengths):
-    """Offsets of packets: each range continues from its first offset, and 0 stays 0."""
-
-    def _pass(self, taken: int) -> None:
-        if self._values[-1]:
-            self._values[-1] += taken
-        super()._pass(taken)

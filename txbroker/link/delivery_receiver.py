@@ -19,7 +19,6 @@ from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.edge import Edge
 from txbroker.link.batch_headers import (
     CREDIT_BYTES,
-    OffsetRanges,
     RunLengths,
     check_clients,
     name_publishers,
@@ -62,9 +61,9 @@ class DeliveryReceiver:
         self._claims_here = route.claims
         self._backpressure = backpressure
         self._kind: link_pb2.Batch.Kind.ValueType = link_pb2.Batch.LIVE
-        self._waiting: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
         self._claims: set[str] = set()
-        self._offsets: OffsetRanges | None = None
+        self._offsets: RunLengths | None = None
         self._group = ""
         self._group_part = JournalId("", 0)
         self._is_again = False
@@ -82,18 +81,18 @@ class DeliveryReceiver:
         """Run the stream's next step, now or behind the waiting steps."""
         if self._is_over:
             return
-        if self._waiting or self._backpressure.active:
-            self._waiting.append(step)
+        if self.waiting or self._backpressure.active:
+            self.waiting.append(step)
         else:
             step()
 
     def resume(self) -> bool:
         """Run waiting steps while the sessions keep up; return True if more may run now."""
         for _ in range(STEPS):
-            if not self._waiting or self._backpressure.active:
+            if not self.waiting or self._backpressure.active:
                 return False
-            self._waiting.popleft()()
-        return bool(self._waiting) and not self._backpressure.active
+            self.waiting.popleft()()
+        return bool(self.waiting) and not self._backpressure.active
 
     def collect_credit(self, *, is_due: bool) -> int | None:
         """
@@ -122,7 +121,7 @@ class DeliveryReceiver:
         come again.
         """
         self._packet_reader.is_open = False
-        self._waiting.clear()
+        self.waiting.clear()
 
     def check(self) -> None:
         """State what was consumed and told."""
@@ -170,10 +169,11 @@ class DeliveryReceiver:
             raise LinkError(f"deliveries of epoch {batch.epoch} on a link of {self.epoch}")
         if max(batch.offsets, default=0) >= MOST_NUMBER:
             raise LinkError("a batch has an offset of 2^62 or more")
-        self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
+        self._offsets = RunLengths(batch.offsets, batch.counts, batch.count, ranges=True)
         self._count = batch.count
         self._is_qos0 = list(batch.offsets) == [0]
-        self._clients = check_clients(batch, self._clients)
+        has_clients = batch.clients or batch.client
+        self._clients = check_clients(batch, self._clients) if has_clients else ()
         self._publishers = None
         if self._clients:
             self._publishers = RunLengths(batch.client, batch.client_counts, batch.count)
@@ -232,7 +232,7 @@ class DeliveryReceiver:
         check_groups((batch.group,))
         self._group, self._is_again = batch.group, batch.again
         self._group_part = JournalId(batch.zone, batch.epoch)
-        self._offsets = OffsetRanges(batch.offsets, batch.counts, batch.count)
+        self._offsets = RunLengths(batch.offsets, batch.counts, batch.count, ranges=True)
 
     def _on_group_run(self, run: Run) -> None:
         _set_offsets(run, self._next_offsets(run.count))
@@ -290,7 +290,7 @@ class DeliveryReceiver:
 
     def _may_take(self) -> bool:
         """True if live messages of QoS 0 may go to clients at once."""
-        return not (self._waiting or self._backpressure.active or self._claims_here.read)
+        return not (self.waiting or self._backpressure.active or self._claims_here.read)
 
     def _deliver_rest(self, run: Run, left: list[tuple[Session, range]]) -> None:
         """Deliver the run to the sessions that could not get it directly."""

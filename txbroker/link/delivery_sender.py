@@ -25,8 +25,8 @@ from txbroker.authority.edge_peer import EdgeCatchUp, EdgePeer
 from txbroker.authority.retained_messages import RetainedCollection
 from txbroker.core import PacketWriter, Run, Sender
 from txbroker.journal.zone_journal import Record
-from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short, join_ranges
-from txbroker.link.frames import encode_frame, packets_of
+from txbroker.link.batch_headers import BATCH_BYTES, MOST, clients_of, offsets_of
+from txbroker.link.frames import encode_batch, encode_frame
 from txbroker.link.queue_ages import QueueAges
 from txbroker.model.counters import Counters
 from txbroker.model.invariant import holds, ordered
@@ -117,7 +117,7 @@ class DeliverySender:
         self._sender = authority.router.make_sender(packet_writer, self._header_before)
         self._mark_next = mark_next
         self._ages = QueueAges(lambda: authority.retained.now())
-        self._queue: deque[Record | Run | _Told | _Lent | _Backlog] = deque()
+        self.queue: deque[Record | Run | _Told | _Lent | _Backlog] = deque()
         self._backlogs = 0
         self._behind: _Backlog | None = None
         self._delivered = 0
@@ -144,7 +144,7 @@ class DeliverySender:
 
     def sender(self) -> Sender | None:
         """Return the sender for immediate QoS 0; None if a queued item must go first or wait."""
-        if self._queue or self.peer is None:
+        if self.queue or self.peer is None:
             return None
         self._sender.room = self._room
         return self._sender
@@ -154,11 +154,11 @@ class DeliverySender:
         sent, delivered = self._delivered + self._sender.sent, self._authority.delivered
         ordered(self, 20, "0 <= consumed <= sent", 0, self.consumed, sent)
         ordered(self, 20, "sent <= consumed + window", sent, self.consumed + WINDOW + LARGEST)
-        live = [item for item in self._queue if isinstance(item, Record | Run)]
+        live = [item for item in self.queue if isinstance(item, Record | Run)]
         size = sum(_measure(item)[3] for item in live)
-        size += sum(item.size for item in self._queue if isinstance(item, _Lent))
+        size += sum(item.size for item in self.queue if isinstance(item, _Lent))
         holds(self, 34, "live bytes are counted", size == self.queued, size, self.queued)
-        reads = [item for item in self._queue if isinstance(item, _Backlog)]
+        reads = [item for item in self.queue if isinstance(item, _Backlog)]
         holds(self, 6, "reads are counted", len(reads) == self._backlogs, len(reads))
         for read in reads:
             if read.until is not None:
@@ -186,7 +186,7 @@ class DeliverySender:
         if is_full:
             return False
         self.queued += size
-        self._queue.append(item)
+        self.queue.append(item)
         if self._room <= 0:
             self._ages.note(item)
         return True
@@ -197,7 +197,7 @@ class DeliverySender:
             return
         until = self._authority.delivered
         self._end_behind()
-        for earlier in self._queue:
+        for earlier in self.queue:
             if isinstance(earlier, _Backlog):
                 earlier.exclude(catch_up.claimed, until)
         self._read_later(_Backlog(catch_up, catch_up.after, until))
@@ -207,7 +207,7 @@ class DeliverySender:
     ) -> None:
         """Enqueue a control frame with its retained messages."""
         self._end_behind()
-        self._queue.append(_Told(frame, request, retained))
+        self.queue.append(_Told(frame, request, retained))
         self.retained += 0 if retained is None else len(retained)
 
     def lend(
@@ -240,7 +240,7 @@ class DeliverySender:
 
     def write_to(self, out: list[Octets]) -> None:
         """Append the bytes that may leave now to `out`."""
-        queue = self._queue
+        queue = self.queue
         self._reads = self._shown = 0
         while queue and self._room > 0:
             item = queue[0]
@@ -273,10 +273,10 @@ class DeliverySender:
         self._end_behind()
         size = sum(item.size for item in items)
         self.queued += size
-        self._queue.append(_Lent(batch, items, size))
+        self.queue.append(_Lent(batch, items, size))
 
     def _read_later(self, backlog: _Backlog) -> _Backlog:
-        self._queue.append(backlog)
+        self.queue.append(backlog)
         self._backlogs += 1
         return backlog
 
@@ -313,19 +313,19 @@ class DeliverySender:
         self, items: list[Record | Run], kind: link_pb2.Batch.Kind.ValueType, out: list[Octets]
     ) -> None:
         said = [item if isinstance(item, Run) else item.message for item in items]
-        offsets, counts = join_ranges(found for item in items for found in _ranges(item))
+        offsets = offsets_of([found for item in items for found in _ranges(item)])
         batch = link_pb2.Batch(
             kind=kind,
             epoch=self._authority.epoch,
-            count=sum(counts),
-            offsets=offsets,
-            counts=in_short(counts),
+            count=offsets.total,
+            offsets=offsets.firsts,
+            counts=offsets.counts,
         )
         if self.peer is not None and self.peer.wants_publishers:
-            clients = BatchClients(said)
+            clients = clients_of(said)
             batch.clients.extend(clients.ids)
-            batch.client.extend(clients.index)
-            batch.client_counts.extend(in_short(clients.counts))
+            batch.client.extend(clients.places)
+            batch.client_counts.extend(clients.counts)
         self._charge(batch, said, out)
 
     def _header_before(self, _: str) -> bytes:
@@ -364,21 +364,20 @@ class DeliverySender:
     ) -> None:
         if not self._sender.has_properties:
             items = [item.without_properties() for item in items]
-        out.append(encode_frame(LinkFrame(batch=batch)))
-        out += packets_of(items)
+        out += encode_batch(batch, items)
         self._delivered += sum(item.size for item in items)
 
 
 def _group_batch(group: str, part: JournalId, ranges: Iterable[tuple[int, int]]) -> link_pb2.Batch:
-    firsts, counts = join_ranges(ranges)
+    offsets = offsets_of(ranges)
     return link_pb2.Batch(
         kind=link_pb2.Batch.GROUP,
         group=group,
         zone=part.zone,
         epoch=part.epoch,
-        count=sum(counts),
-        offsets=firsts,
-        counts=in_short(counts),
+        count=offsets.total,
+        offsets=offsets.firsts,
+        counts=offsets.counts,
     )
 
 

@@ -24,7 +24,7 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Publish
 from txbroker.mqtt.wire.property_list import cut_list, is_stored_publish
 from txbroker.mqtt.wire.return_codes import ProtocolViolation
-from txbroker.v1.link_pb2 import Heartbeat, LinkFrame
+from txbroker.v1.link_pb2 import Batch, Heartbeat, LinkFrame
 
 LINK_VERSION = 2
 """Version of the format; a newer or older one is refused in one line (`check_version`)."""
@@ -137,6 +137,11 @@ class FrameReader:
 
 def _foreign(first_byte: int) -> LinkError:
     return LinkError(f"a link takes packet types 0, 3 and 15, not {first_byte >> 4}")
+
+
+def encode_batch(batch: Batch, items: Iterable[Message | Run]) -> list[Octets]:
+    """Return the bytes of a batch: its header, and the packets of its messages."""
+    return [encode_frame(LinkFrame(batch=batch)), *packets_of(items)]
 
 
 def packets_of(items: Iterable[Message | Run]) -> list[Octets]:

@@ -27,9 +27,9 @@ from txbroker.link.frames import (
     FrameReader,
     LinkError,
     Write,
+    encode_batch,
     encode_frame,
     link_error,
-    packets_of,
 )
 from txbroker.link.owner_checks import OwnerChecks
 from txbroker.link.publish_sender import PublishSender, header_of
@@ -132,14 +132,15 @@ class LinkClient:
     def flush(self) -> None:
         """Send the batch and the credit that are due."""
         try:
-            if self._consumer.resume():
+            if self._consumer.waiting and self._consumer.resume():
                 self._mark_next(self)
         except PeerError as error:
             # The turn's end must not raise: the faulty owner's link is closed here.
             self._counters.add("link.refused")
             self.close(str(error))
             return
-        self._live.send_batch()
+        if self._live.batch:
+            self._live.send_batch()
         consumed = self._consumer.collect_credit(is_due=self._is_credit_due)
         if consumed is not None:
             self._is_credit_due = False
@@ -224,7 +225,7 @@ class LinkClient:
         batch = header_of(messages, self._live.epoch)
         batch.stream = stream
         batch.sequences.extend(entry.number for entry in entries)
-        self._write(encode_frame(LinkFrame(batch=batch)), *packets_of(messages))
+        self._write(*encode_batch(batch, messages))
 
     def restart_stream(self, stream: int) -> None:
         """Restart a refused stream: the owner must accept its publishes from now on."""

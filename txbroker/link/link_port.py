@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from txbroker.authority.authority import Authority
@@ -90,14 +91,14 @@ class LinkPort(ABC):
         self._close = close
         self.packet_writer = host.authority.router.make_packet_writer()
         self._deliveries = DeliverySender(
-            host.authority, host.counters, self.packet_writer, lambda: host.mark_next(self)
+            host.authority, host.counters, self.packet_writer, partial(host.mark_next, self)
         )
         self._intake = PublishReceiver(
             host.authority,
             host.counters,
             packet_reader,
             self._send,
-            lambda: host.mark_dirty(self),
+            partial(host.mark_dirty, self),
         )
         self._answers = InterestAnswers(
             tell=self._on_gathered,

@@ -123,9 +123,11 @@ class LinkServer(LinkPort):
             self._close(str(error))
             return
         out: list[Octets] = []
-        self._intake.acknowledge(out)
+        if self._intake.is_due:
+            self._intake.acknowledge(out)
         self._grant_credit(out)
-        self._deliveries.write_to(out)
+        if self._deliveries.queue:
+            self._deliveries.write_to(out)
         if self._answers.asked:
             self._answers.resume()
         if self._has_raised:

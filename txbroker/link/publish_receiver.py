@@ -75,6 +75,8 @@ class PublishReceiver:
     """
     The publish streams of the edge at the other end of a link.
 
+    `is_due`: True if a stream has publishes to acknowledge.
+
     Invariant: `taken` of a stream <= the authority's mark of the stream.
     """
 
@@ -84,15 +86,16 @@ class PublishReceiver:
         counters: Counters,
         packet_reader: LinkReader,
         write: Callable[[bytes], None],
-        due: Callable[[], None],
+        mark_dirty: Callable[[], None],
     ) -> None:
-        """`due` is called when there is something to acknowledge."""
+        """`mark_dirty` is called when there is something to acknowledge."""
+        self.is_due = False
         self.received = 0
         self._packet_reader = packet_reader
         self._authority = authority
         self._counters = counters
         self._write = write
-        self._due = due
+        self._mark_dirty = mark_dirty
         self._streams: dict[int, _Stream] = {}
         self._stream: _Stream | None = None
         self._sequences: list[int] = []
@@ -108,7 +111,7 @@ class PublishReceiver:
             raise LinkError("a stream has a number of its own")
         if len(self._streams) >= MOST_STREAMS:
             raise LinkError(f"a link has at most {MOST_STREAMS} streams")
-        self._streams[number] = _Stream(number, mark, has_gaps, self._due)
+        self._streams[number] = _Stream(number, mark, has_gaps, self._be_due)
 
     # from the edge
 
@@ -266,6 +269,7 @@ class PublishReceiver:
 
     def acknowledge(self, out: list[Octets]) -> None:
         """Append an acknowledgement of each stream with newly durable publishes to `out`."""
+        self.is_due = False
         for stream in self._streams.values():
             if stream.taken > stream.taken_told:
                 stream.taken_told = stream.taken
@@ -273,6 +277,10 @@ class PublishReceiver:
                 out.append(encode_frame(LinkFrame(taken=taken)))
 
     # internal
+
+    def _be_due(self) -> None:
+        self.is_due = True
+        self._mark_dirty()
 
     def _on_sequence(self, stream: _Stream, qos: int, sequence: int) -> None:
         if not qos:

@@ -19,8 +19,8 @@ from txbroker.edge.routing.durable_send_queue import DurableSendQueue
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.edge import Edge
-from txbroker.link.batch_headers import BATCH_BYTES, MOST, BatchClients, in_short
-from txbroker.link.frames import Write, encode_frame, packets_of
+from txbroker.link.batch_headers import BATCH_BYTES, MOST, clients_of
+from txbroker.link.frames import Write, encode_batch, encode_frame
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.publish_run import Octets
 from txbroker.mqtt.session.session import Session
@@ -40,8 +40,8 @@ _MEASURES = ("size", "count")
 class PublishSender:
     """
     The publish stream of one connection; `epoch` is what the owner's Welcome said. The caller of
-    `publish` and `publish_run` calls `send_batch` at the end of the turn. While it `is_blocked`
-    nothing is sent.
+    `publish` and `publish_run` calls `send_batch` at the end of the turn, where `batch` is not
+    empty. While it `is_blocked` nothing is sent.
 
     Invariant: 0 <= consumed <= sent; batch_first <= next.
     """
@@ -57,7 +57,7 @@ class PublishSender:
             edge.session_store.save_then, lambda out: write(*out)
         )
         self._kept: list[Session] = []
-        self._batch: list[Message | Run] = []
+        self.batch: list[Message | Run] = []
         self._batch_size = self._batch_count = 0
         self._batch_first = 0
         self._credit = 0
@@ -102,10 +102,10 @@ class PublishSender:
         sent = self._sent + self._sender.sent
         ordered(self, 28, "0 <= consumed <= sent", 0, self._consumed, sent)
         ordered(self, 20, "0 <= credit", 0, self._credit, MOST_CREDIT)
-        size, count = (sum(getattr(item, name) for item in self._batch) for name in _MEASURES)
+        size, count = (sum(getattr(item, name) for item in self.batch) for name in _MEASURES)
         is_counted = (size, count) == (self._batch_size, self._batch_count)
         holds(self, 34, "the batch is counted", is_counted, size, count)
-        numbered = sum(item.count for item in self._batch if item.qos)
+        numbered = sum(item.count for item in self.batch if item.qos)
         is_row = not numbered or self._batch_first + numbered == self.next
         holds(self, 1, "sequences of a batch follow", is_row, self._batch_first, self.next)
 
@@ -120,7 +120,7 @@ class PublishSender:
 
     def sender(self) -> Sender | None:
         """Return the sender for immediate QoS 0; None if a queued publish must go first or wait."""
-        if self._batch or self._outbound.waiting or not self.has_credit():
+        if self.batch or self._outbound.waiting or not self.has_credit():
             return None
         self._sender.room = self._credit - self._in_flight
         return self._sender
@@ -135,13 +135,13 @@ class PublishSender:
     def restart(self, sequence: int, returned: Iterable[Publication] = ()) -> None:
         """Restart the stream after a refusal: the next QoS 1/2 publish has this sequence."""
         # The edge sends unsent QoS 1/2 publishes again, but never QoS 0, so QoS 0 stays.
-        unsent = [item for item in self._batch if item.qos]
+        unsent = [item for item in self.batch if item.qos]
         self._sent -= sum(item.size for item in unsent)
         # An owner may have said that it has more: credit counts at most what was sent (rule 28).
         self._consumed = min(self._consumed, self._sent + self._sender.sent)
-        self._batch = [item for item in self._batch if not item.qos]
-        self._batch_size = sum(item.size for item in self._batch)
-        self._batch_count = sum(item.count for item in self._batch)
+        self.batch = [item for item in self.batch if not item.qos]
+        self._batch_size = sum(item.size for item in self.batch)
+        self._batch_count = sum(item.count for item in self.batch)
         self._batch_first = self.next = sequence
         self._sender.forget()
         self._kept.clear()
@@ -153,15 +153,13 @@ class PublishSender:
 
     def send_batch(self) -> None:
         """Send the batch."""
-        items, self._batch = self._batch, []
-        if not items:
-            return
+        items, self.batch = self.batch, []
         self._batch_size = self._batch_count = 0
         kept, self._kept = self._kept, []
         batch = header_of(items, self.epoch)
         batch.stream = self.number
         batch.first = self._batch_first
-        out = [encode_frame(LinkFrame(batch=batch)), *packets_of(items)]
+        out = encode_batch(batch, items)
         if kept or self._outbound.waiting:
             self._outbound.send(out, kept)
         else:
@@ -180,9 +178,9 @@ class PublishSender:
         sequence = self.next
         if not self.has_properties:
             item = item.without_properties()
-        if not self._batch:
+        if not self.batch:
             self._batch_first = sequence
-        self._batch.append(item)
+        self.batch.append(item)
         self._batch_size += item.size
         self._batch_count += item.count
         self._sent += item.size
@@ -211,14 +209,14 @@ class PublishSender:
 
 def header_of(items: Sequence[Message | Run], epoch: int) -> link_pb2.Batch:
     """Return the header of a batch of these items, without its stream and sequences."""
-    clients = BatchClients(items)
+    clients = clients_of(items)
     return link_pb2.Batch(
         kind=link_pb2.Batch.PUBLISH,
         epoch=epoch,
-        count=sum(clients.counts),
+        count=clients.total,
         clients=clients.ids,
-        client=clients.index,
-        counts=in_short(clients.counts),
+        client=clients.places,
+        counts=clients.counts,
         wills=_wills(items),
     )
 
