@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from select import EPOLLOUT
+from select import EPOLLIN, EPOLLOUT
 from typing import Any
 from unittest import mock
 
@@ -70,6 +70,7 @@ class Carried(Peer):
     def __init__(self, router: Router) -> None:
         super().__init__()
         self.packet_writer = router.make_packet_writer()
+        self.packet_writer.connection = self
         self.packet_reader = router.make_packet_reader(self.packet_writer, 1000)
 
     def connectionMade(self) -> None:
@@ -408,6 +409,34 @@ async def test_one_turn_for_all_that_are_ready() -> None:
         assert flushed == [[b"x"] * 5]
         for client in clients:
             client.close()
+
+
+@on_loop
+async def test_an_event_of_the_loop_alone_is_no_turn_of_the_node() -> None:
+    """A thread that is done costs no round through the node."""
+    async with streams() as bench:
+        with mock.patch.object(bench.turn, "share", wraps=bench.turn.share) as turns:
+            for _ in range(5):
+                await asyncio.to_thread(os.getpid)
+            assert not turns.called
+
+            client, _ = await bench.connect()
+            assert turns.called
+        client.close()
+
+
+@pytest.mark.parametrize("has_postponed", [False, True])
+@on_loop
+async def test_what_was_postponed_leaves_with_an_event_of_the_loop(has_postponed: bool) -> None:
+    """Otherwise output would wait for the next bytes of some client."""
+    async with streams() as bench:
+        others = [(bench.poller._selector.number, EPOLLIN)]
+        sockets = mock.Mock(has_postponed=has_postponed)
+        sockets.wait.return_value = others
+        with mock.patch.object(bench.poller, "sockets", sockets):
+            assert bench.poller._wait(0.0)
+
+        assert has_postponed == sockets.notify_output.called
 
 
 @on_loop

@@ -205,6 +205,11 @@ cdef class Sockets:
             packet_reader = <Input>self.packet_readers[descriptor]
         return packet_reader is not None and self.read_one(packet_reader, descriptor, 0) == FED
 
+    @property
+    def has_postponed(self):
+        """As in the reference."""
+        return self.router.is_due or bool(self.kept)
+
     def notify_output(self):
         """As in the reference."""
         self.router.notify_output()

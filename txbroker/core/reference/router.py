@@ -86,7 +86,7 @@ class Router:
     `received` counts publishes of clients. `delivered` counts messages that went directly to
     clients, once per client. `fills` counts how often a window became full. The node calls
     `send_outputs` at the end of a turn. While `is_quiet` is True, `on_output` is postponed until
-    `notify_output`.
+    `notify_output`; `is_due` is True if a call is postponed.
     """
 
     def __init__(self, on_output: Callable[[], None], cache_limit: int = 100_000) -> None:
@@ -100,7 +100,7 @@ class Router:
         self.delivered = 0
         self.fills = 0
         self.is_quiet = False
-        self._is_due = False
+        self.is_due = False
         self._on_output = on_output
         self._outputs: list[PacketWriter] = []
         self._group = OutputGroup()
@@ -152,7 +152,7 @@ class Router:
 
     def _note_output(self, packet_writer: PacketWriter) -> None:
         if not self._outputs:
-            self._is_due = True
+            self.is_due = True
             self.notify_output()
         self._outputs.append(packet_writer)
 
@@ -161,8 +161,8 @@ class Router:
 
     def notify_output(self) -> None:
         """Call `on_output` if due."""
-        if self._is_due and not self.is_quiet:
-            self._is_due = False
+        if self.is_due and not self.is_quiet:
+            self.is_due = False
             self._on_output()
 
     def send_all(self) -> bool:
@@ -171,8 +171,8 @@ class Router:
         for packet_writer in left:
             packet_writer.is_noted = True
         self._outputs += left
-        self._is_due = bool(self._outputs)
-        return not self._is_due
+        self.is_due = bool(self._outputs)
+        return not self.is_due
 
     def send_outputs(self) -> list[PacketWriter]:
         """

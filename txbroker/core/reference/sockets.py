@@ -62,6 +62,7 @@ class Switch(Protocol):
     """The router, as the reader of sockets needs it."""
 
     received: int
+    is_due: bool
     is_quiet: bool
 
     @property
@@ -195,6 +196,11 @@ class Sockets:
         """
         packet_reader = self._packet_readers.get(descriptor)
         return packet_reader is not None and self._read(packet_reader, descriptor, 0.0) == FED
+
+    @property
+    def has_postponed(self) -> bool:
+        """True if `wait` has postponed calls of `on_output` or runs for the journal."""
+        return self._router.is_due or bool(self._kept)
 
     def notify_output(self) -> None:
         """Call `on_output` and journal runs, where `wait` has postponed both."""

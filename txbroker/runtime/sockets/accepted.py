@@ -53,9 +53,9 @@ class AcceptedStream:
         "_is_ending",
         "_is_full",
         "_is_pushing",
-        "_packet_writer",
         "_producer",
         "_waiting",
+        "packet_writer",
         "protocol",
         "reactor",
     )
@@ -67,7 +67,7 @@ class AcceptedStream:
         self._is_ending = False
         self._is_full = False
         self._is_pushing = False
-        self._packet_writer: PacketWriter | None = None
+        self.packet_writer: PacketWriter | None = None
         self._producer: Any = None
         self._waiting: Unsent | None = None
         reactor.watch(descriptor, self)
@@ -80,7 +80,7 @@ class AcceptedStream:
 
         The packet writer may write to the socket directly while nothing waits here.
         """
-        self._packet_writer = packet_writer
+        self.packet_writer = packet_writer
         packet_writer.descriptor = self._descriptor
         self.reactor.sockets.add(self._descriptor, packet_reader)
 
@@ -105,8 +105,8 @@ class AcceptedStream:
                 return
             self._waiting = Unsent()
             self._waiting.add(pieces, sent)
-            if self._packet_writer is not None:
-                self._packet_writer.descriptor = -1
+            if self.packet_writer is not None:
+                self.packet_writer.descriptor = -1
             self.reactor.addWriter(self)
         else:
             self._waiting.add(pieces)
@@ -123,7 +123,7 @@ class AcceptedStream:
         writers. The producer is paused when the writer is full, and resumed when it is empty. A
         protocol that uses `push` must not use `write`.
         """
-        packet_writer = self._packet_writer
+        packet_writer = self.packet_writer
         if packet_writer is None or self._is_ending:
             return
         if not self._is_pushing:
@@ -183,8 +183,8 @@ class AcceptedStream:
         The number falls whenever the peer takes some.
         """
         waiting = 0 if self._waiting is None else self._waiting.size
-        if self._packet_writer is not None:
-            waiting -= self._packet_writer.written
+        if self.packet_writer is not None:
+            waiting -= self.packet_writer.written
         try:
             in_kernel = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, _NONE)
         except OSError:
@@ -212,10 +212,6 @@ class AcceptedStream:
         """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self._descriptor, self.reactor, self.protocol)
 
-    def on_input(self) -> None:
-        """Notify the protocol that bytes are in the packet reader."""
-        self.protocol.on_input()
-
     def doWrite(self) -> Exception | None:
         """Send waiting bytes until the kernel refuses; return the reason if the stream ended."""
         try:
@@ -227,8 +223,8 @@ class AcceptedStream:
         self.reactor.removeWriter(self)
         if self._is_ending:
             return CONNECTION_DONE
-        if self._packet_writer is not None:
-            self._packet_writer.descriptor = self._descriptor
+        if self.packet_writer is not None:
+            self.packet_writer.descriptor = self._descriptor
         if (
             self._is_full or has_pushed
         ):  # A refused packet may be larger than the room of a writer that is not full.
@@ -259,7 +255,7 @@ class AcceptedStream:
         if producer is not None:
             producer.stopProducing()
         protocol, self.protocol = self.protocol, None
-        self._packet_writer = None
+        self.packet_writer = None
         protocol.connectionLost(reason)
 
     # internal
@@ -268,13 +264,13 @@ class AcceptedStream:
         """True if the kernel has accepted all waiting bytes. Raises `OSError`."""
         if self._waiting is not None:
             return self._waiting.write(self._descriptor)
-        return self._packet_writer is None or self._packet_writer.send_to(self._descriptor)
+        return self.packet_writer is None or self.packet_writer.send_to(self._descriptor)
 
     def _end(self) -> None:
         """Refuse further bytes in both directions."""
         self._is_ending = True
-        if self._packet_writer is not None:
-            self._packet_writer.descriptor = -1
+        if self.packet_writer is not None:
+            self.packet_writer.descriptor = -1
 
 
 def read_some(descriptor: int, reactor: Any, protocol: Any) -> Exception | None:

@@ -253,6 +253,9 @@ class Poller:
             left = self.sockets.wait(self._epoll, self._interest, timeout, self.now)
             if left is None:
                 return False
+            is_idle = len(left) == 1 and left[0][0] == self._selector.number
+            if is_idle and not self.sockets.has_postponed:
+                return True  # a turn of the node would cost more than most events of the loop
             self._left, self._is_serving = left, True
             self._flush_queue.share(self._serve_left)
         except Exception:
@@ -284,8 +287,10 @@ class Poller:
     def _feed(self, number: int) -> None:
         descriptor = self._watched[number]
         if descriptor is not None:
+            # The protocol of a dialed connection may be a wrapper by an endpoint.
+            connection = descriptor.packet_writer.connection
             try:
-                descriptor.on_input()
+                connection.on_input()
             except Exception as error:
                 self._fail(descriptor, error)
 

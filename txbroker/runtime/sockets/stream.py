@@ -73,7 +73,7 @@ class _Direct:
 
     _unsent: Unsent | None = None
 
-    _packet_writer: PacketWriter | None = None
+    packet_writer: PacketWriter | None = None
 
     def startTLS(self, context: object, normal: bool = True) -> None:
         """Refuse TLS: `write` would bypass it. Raises `NotImplementedError`."""
@@ -81,7 +81,7 @@ class _Direct:
 
     def carry(self, packet_reader: PacketReader | LinkReader, packet_writer: PacketWriter) -> None:
         """Attach the packet reader and writer, as `AcceptedStream.carry` does."""
-        self._packet_writer = packet_writer
+        self.packet_writer = packet_writer
         if self.connected and not self._is_queueing:
             packet_writer.descriptor = self.socket.fileno()
         self.reactor.sockets.add(self.socket.fileno(), packet_reader)
@@ -89,11 +89,6 @@ class _Direct:
     def doRead(self) -> Exception | None:
         """Read available bytes into the protocol; return the reason if the stream ended."""
         return read_some(self.socket.fileno(), self.reactor, self.protocol)
-
-    def on_input(self) -> None:
-        """Notify the protocol that bytes are in the packet reader."""
-        assert self._packet_writer is not None
-        self._packet_writer.connection.on_input()  # `protocol` may be a wrapper by an endpoint.
 
     def write(self, data: Octets) -> None:
         """Send bytes; queue the rest that the kernel refuses, and pause the producer."""
@@ -144,14 +139,14 @@ class _Direct:
 
     def connectionLost(self, reason: Failure) -> None:
         """Release the socket of the ended connection."""
-        if self._packet_writer is not None:
+        if self.packet_writer is not None:
             self._aim(-1)
             self.reactor.sockets.remove(self.socket.fileno())
         super().connectionLost(reason)  # type: ignore[misc]
 
     def _aim(self, descriptor: int) -> None:
-        if self._packet_writer is not None:
-            self._packet_writer.descriptor = descriptor
+        if self.packet_writer is not None:
+            self.packet_writer.descriptor = descriptor
 
 
 # Twisted's `abortConnection` replaces `doRead` by other functions; mypy infers their type.
