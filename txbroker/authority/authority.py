@@ -231,7 +231,7 @@ class Authority:
                 self._settle(taken)
         finally:
             told = by_source(settled)
-            run_all(partial(source.on_settled, tickets) for source, tickets in told.items())
+            run_all([partial(source.on_settled, tickets) for source, tickets in told.items()])
 
     def _settle(self, taken: list[Taken]) -> None:
         runs: list[Run] = []
