@@ -82,8 +82,8 @@ async def test_a_publish_over_two_hops_enters_few_files(tmp_path: Path) -> None:
     told("PUBLISH over two hops", walk)
     _, _, files, classes, across, callbacks = walk.figures
     assert files <= 35, walk.describe()
-    assert classes <= 40, walk.describe()
-    assert across <= 167, walk.describe()
+    assert classes <= 37, walk.describe()
+    assert across <= 150, walk.describe()
     assert callbacks <= 12, walk.describe()
 
 

@@ -40,7 +40,7 @@ class Reads:
                 session.sender.on_pubacks(packet_reader.pubacks)
             for run in (packet_reader.qos0, packet_reader.qos12):
                 if run is not None:
-                    self._edge.clients.publish_run(run)
+                    self._edge.publisher.publish_run(run)
             if packet_reader.fault is not None:
                 raise packet_reader.fault
             if packet_reader.wants_flows:

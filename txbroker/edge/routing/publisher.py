@@ -94,6 +94,7 @@ class Publisher:
 
     def publish_run(self, run: Run) -> None:
         """Publish many packets of one client, in order."""
+        self._zones.router.received += run.count
         if run.has_properties and run.expires:
             run.came = self._now()
         for route, part in self._zones.router.split(run):

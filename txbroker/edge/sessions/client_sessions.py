@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 import attrs
 
-from txbroker.core import Run
 from txbroker.delegation.zone_snapshot import MarkKey
 from txbroker.edge.routing.edge_limits import EdgeLimits
 from txbroker.edge.routing.edge_parts import EdgeParts
@@ -392,11 +391,6 @@ class ClientSessions:
             self._publisher.resend(publication, flow.origin)
         else:
             self._publisher.publish(publication)
-
-    def publish_run(self, run: Run) -> None:
-        """Accept many of a client's PUBLISH packets."""
-        self._router.received += run.count
-        self._publisher.publish_run(run)
 
     # internal
 

@@ -234,9 +234,9 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
         if not session.clean and packet_reader.pubacks:
             session.sender.on_pubacks(packet_reader.pubacks)
         if packet_reader.qos0 is not None:
-            self._service.edge.clients.publish_run(packet_reader.qos0)
+            self._service.edge.publisher.publish_run(packet_reader.qos0)
         if packet_reader.qos12 is not None:
-            self._service.edge.clients.publish_run(packet_reader.qos12)
+            self._service.edge.publisher.publish_run(packet_reader.qos12)
 
     def _on_puback(self, packet: Puback) -> None:
         assert self._session is not None
