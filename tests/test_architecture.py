@@ -220,7 +220,7 @@ def test_file_names_are_made_of_known_words() -> None:
 MOST_PARAMETERS = 6
 
 _CROWDED = """
-    Directory DirectoryService EntryReplicator NodeStatus SessionOwnership ZoneLifecycle ZoneStore
+    DirectoryService NodeStatus ZoneLifecycle ZoneStore
 """
 CROWDED = frozenset(_CROWDED.split())
 """Classes whose constructors still take more; nothing is added to this list."""

@@ -7,10 +7,11 @@ import pytest
 from tests.support.keeping import MemoryTable
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import LISTS, SLICE, EntryReplicator
+from txbroker.directory.entry_replicator import LISTS, SLICE, EntryReplicator, ReplicatorPorts
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
+from txbroker.directory.node_life import NodeLife
 from txbroker.directory.reachability import ATTEMPTS
 from txbroker.directory.replica_peer import PENDING
 from txbroker.directory.requests import Ended, Register, Registered
@@ -39,14 +40,15 @@ class Bench:
         self.registrar = EntryReplicator(
             self.members,
             self.here,
-            7,
+            NodeLife(number=7, now=lambda: self.now),
             silence=SilentMembers(self.members, 10.0, lambda: self.now),
-            on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
-            kept=lambda: self.kept,
-            on_known=self.known.append,
-            wake=lambda: None,
+            ports=ReplicatorPorts(
+                on_known=self.known.append,
+                on_conflict=lambda entry, ended: self.conflicts.append((entry, ended)),
+                kept=lambda: self.kept,
+                wake=lambda: None,
+            ),
             every=PULSE,
-            now=lambda: self.now,
         )
         self.restart_keeper(1)
         self.sent: list[Register] = []

@@ -28,6 +28,7 @@ from txbroker.directory.session_ownership import (
     LEFT_LIMIT,
     PATIENCE,
     OwnedSession,
+    OwnershipTables,
     SessionOwnership,
 )
 from txbroker.directory.tombstone import Tombstone, tombstones_from, tombstones_record
@@ -104,9 +105,7 @@ class Node:
         held, gone, arriving = self.tables
         self.holdings = SessionOwnership(
             self.name,
-            held=held,
-            gone=gone,
-            arriving=arriving,
+            tables=OwnershipTables(held=held, gone=gone, arriving=arriving),
             host=self.host,  # type: ignore[arg-type]
             make_token=self.make_token,
         )

@@ -7,9 +7,11 @@ from typing import Any
 
 from tests.support.clock import Clock
 from tests.support.keeping import MemoryTable
-from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
+from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables, ShellPorts
 from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.members import Members
+from txbroker.directory.node_life import NodeLife
+from txbroker.directory.session_ownership import OwnershipTables
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
 from txbroker.edge.sessions.session_connect import PublishBarrier, SessionConnect
@@ -27,21 +29,18 @@ class Alone:
             members=self.members,
             tables=DirectoryTables(
                 entries=MemoryTable(),
-                held=MemoryTable(),
-                gone=MemoryTable(),
-                arriving=MemoryTable(),
+                sessions=OwnershipTables(
+                    held=MemoryTable(), gone=MemoryTable(), arriving=MemoryTable()
+                ),
                 wills=MemoryTable(),
                 sent_wills=MemoryTable(),
                 discards=MemoryTable(),
                 sites=MemoryTable(),
             ),
             host=SessionTransfer(edge, self.successions, MemoryTable(), MemoryTable()),
-            life=edge.incarnation,
+            life=NodeLife(number=edge.incarnation, now=now),
             settings=DirectorySettings(),
-            now=now,
-            make_token=lambda: b"token",
-            spawn=self.run,
-            wake=lambda: None,
+            shell=ShellPorts(spawn=self.run, wake=lambda: None, make_token=lambda: b"token"),
         )
         edge.clients.wire(self.directory.connected)
         self.directory.start()

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from tests.support.crash_store import Store
-from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables
+from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables, ShellPorts
 from txbroker.directory.directory_ports import PendingPublishes
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendRequest
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
+from txbroker.directory.node_life import NodeLife
 from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     OtherView,
@@ -33,6 +34,7 @@ from txbroker.directory.requests import (
     Request,
     Take,
 )
+from txbroker.directory.session_ownership import OwnershipTables
 from txbroker.edge.sessions.client_sessions import ClientSessions
 from txbroker.edge.sessions.connect_procedure import ConnectProcedure, OpenedSession
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -307,23 +309,29 @@ class Node:
             members=members,
             tables=DirectoryTables(
                 entries=store.table("entries"),
-                held=store.table("held"),
-                gone=store.table("gone"),
-                arriving=store.table("arriving"),
+                sessions=OwnershipTables(
+                    held=store.table("held"),
+                    gone=store.table("gone"),
+                    arriving=store.table("arriving"),
+                ),
                 wills=store.table("wills"),
                 sent_wills=store.table("sent_wills"),
                 discards=store.table("discards"),
                 sites=store.table("sites"),
             ),
             host=self.host,
-            life=self.life,
+            life=NodeLife(
+                number=self.life,
+                now=lambda: site.now,
+                lived=lambda: int(site.now * 1e6),
+                moment=lambda: MachineTime("boot", int(site.now * 1000)),
+            ),
             settings=DirectorySettings(**self.settings),
-            now=lambda: site.now,
-            make_token=lambda: site.random.randbytes(8),
-            spawn=self.run,
-            wake=lambda: None,
-            lived=lambda: int(site.now * 1e6),
-            moment=lambda: MachineTime("boot", int(site.now * 1000)),
+            shell=ShellPorts(
+                spawn=self.run,
+                wake=lambda: None,
+                make_token=lambda: site.random.randbytes(8),
+            ),
         )
         clients = cast(ClientSessions, Clients(self))
         runner = ConnectRunner(self, self.await_store, self)

@@ -23,13 +23,14 @@ from txbroker.directory.effects import Procedure, ask
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_conflicts import EntryConflicts
 from txbroker.directory.entry_replica import EntryReplica
-from txbroker.directory.entry_replicator import EntryReplicator
+from txbroker.directory.entry_replicator import EntryReplicator, ReplicatorPorts
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.heartbeat import pulse
 from txbroker.directory.lost_members import LostMembers
 from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Members
 from txbroker.directory.move_sweep import MoveSweep
+from txbroker.directory.node_life import NodeLife
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import (
     AskPendingPublishes,
@@ -59,10 +60,9 @@ from txbroker.directory.root_merge import RootMerge
 from txbroker.directory.sent_wills import SentWills
 from txbroker.directory.session_discard import SessionDiscards
 from txbroker.directory.session_evacuation import SessionEvacuation
-from txbroker.directory.session_ownership import SessionOwnership
+from txbroker.directory.session_ownership import OwnershipTables, SessionOwnership
 from txbroker.directory.session_takeover import SessionFound, SessionTakeovers, TakeoverRefused
 from txbroker.directory.silent_members import SilentMembers
-from txbroker.model.machine_time import UNKNOWN, MachineTime
 
 T = TypeVar("T")
 
@@ -75,9 +75,7 @@ class DirectoryTables:
     """Where the directory keeps what it must not forget."""
 
     entries: DurableTable
-    held: DurableTable
-    gone: DurableTable
-    arriving: DurableTable
+    sessions: OwnershipTables
     wills: DurableTable
     sent_wills: DurableTable
     discards: DurableTable
@@ -94,12 +92,22 @@ class DirectorySettings:
     session_age: float = 7 * 24 * 3600.0
 
 
-class Directory:
+@attrs.frozen(kw_only=True, eq=False)
+class ShellPorts:
     """
-    The directory of one node in the life `life` of its process.
+    What the shell does for the directory.
 
-    The shell runs what `spawn` gets; after `wake` it looks for batches of the registrar.
+    The shell runs what `spawn` gets; after `wake` it looks for batches of the replicator.
+    `make_token` returns random bytes.
     """
+
+    spawn: Callable[[Procedure[None]], object]
+    wake: Callable[[], object]
+    make_token: Callable[[], bytes]
+
+
+class Directory:
+    """The directory of one node in the life `life` of its process."""
 
     def __init__(
         self,
@@ -107,43 +115,35 @@ class Directory:
         members: Members,
         tables: DirectoryTables,
         host: SessionHost,
-        life: int,
+        life: NodeLife,
         settings: DirectorySettings,
-        now: Callable[[], float],
-        make_token: Callable[[], bytes],
-        spawn: Callable[[Procedure[None]], object],
-        wake: Callable[[], object],
-        lived: Callable[[], int] = lambda: 0,
-        moment: Callable[[], MachineTime] = lambda: UNKNOWN,
+        shell: ShellPorts,
     ) -> None:
-        """
-        Wire the parts. `lived`: the node's lived time in microseconds; `moment`: the machine's time
-        now.
-        """
+        """Wire the parts."""
+        now = life.now
         self.members = members
-        self.replica = EntryReplica(members, EntryTable(tables.entries), life)
+        self.replica = EntryReplica(members, EntryTable(tables.entries), life.number)
         self.ownership = SessionOwnership(
             members.name,
-            held=tables.held,
-            gone=tables.gone,
-            arriving=tables.arriving,
+            tables=tables.sessions,
             host=host,
-            make_token=make_token,
-            lived=lived,
+            make_token=shell.make_token,
+            lived=life.lived,
         )
-        self.admission = MemberAdmission(members, now, wake)
+        self.admission = MemberAdmission(members, now, shell.wake)
         self.silence = SilentMembers(members, settings.will_after, now)
         self.replicator = EntryReplicator(
             members,
             self.replica.entries,
             life,
             silence=self.silence,
-            on_conflict=lambda other, ended: self.conflicts.supersede(other, has_ended=ended),
-            kept=lambda: [*self.ownership.arriving, *self.takeovers.claims],
-            on_known=self._forget_if_known,
-            wake=wake,
+            ports=ReplicatorPorts(
+                on_known=self._forget_if_known,
+                on_conflict=lambda other, ended: self.conflicts.supersede(other, has_ended=ended),
+                kept=lambda: [*self.ownership.arriving, *self.takeovers.claims],
+                wake=shell.wake,
+            ),
             every=pulse(settings.will_after),
-            now=now,
         )
         self.reach = Reachability(now)
         parts = DirectoryParts(
@@ -154,7 +154,7 @@ class Directory:
             reach=self.reach,
             host=host,
             now=now,
-            spawn=spawn,
+            spawn=shell.spawn,
         )
         self.takeovers = SessionTakeovers(
             parts,
@@ -163,25 +163,25 @@ class Directory:
         )
         self.conflicts = EntryConflicts(parts, takeovers=self.takeovers)
         self._departure = SessionEvacuation(members, self.ownership, host, now)
-        self.own_wills = OwnWills(tables.wills, life)
+        self.own_wills = OwnWills(tables.wills, life.number)
         self.connected = ConnectedClients(
             parts,
             conflicts=self.conflicts,
             wills=self.own_wills,
-            moment=moment,
+            moment=life.moment,
         )
         self.clearings = SessionDiscards(
             parts,
             takeovers=self.takeovers,
             connected=self.connected,
             table=tables.discards,
-            moment=moment,
+            moment=life.moment,
         )
         self._sweep = MoveSweep(
             parts,
             self.takeovers,
             let_go=self._forget_move,
-            is_old=lambda since: lived() - since > settings.session_age * 1e6,
+            is_old=lambda since: life.lived() - since > settings.session_age * 1e6,
         )
         self.root_merge = RootMerge(members, self.ownership, tables.sites)
         self.sent_wills = SentWills(tables.sent_wills)
@@ -195,7 +195,7 @@ class Directory:
         )
         self._host = host
         self._now = now
-        self._spawn = spawn
+        self._spawn = shell.spawn
         self._at_work: set[tuple[str, ...]] = set()
         self._lost = LostMembers(parts, self._watch)
         self._was_alone = members.is_alone

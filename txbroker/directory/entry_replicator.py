@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+import attrs
+
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.entry_placement import EntryPlacement
 from txbroker.directory.entry_record import KnownAbove
@@ -26,6 +28,7 @@ from txbroker.directory.entry_relays import EntryRelays
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH, EntrySources, EntryUpdates
 from txbroker.directory.members import Members
+from txbroker.directory.node_life import NodeLife
 from txbroker.directory.rendezvous_hash import majority
 from txbroker.directory.replica_peer import FIRST_PAUSE, PENDING, ReplicaPeer
 from txbroker.directory.requests import Register, Registered
@@ -52,17 +55,30 @@ If fifty nodes start together, lists between all of them would delay their joins
 """
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class ReplicatorPorts:
+    """
+    What a replicator asks of its directory, and what it reports.
+
+    - `on_known`: gets the id of an entry of `gone` once a majority of the keepers knows the entry.
+    - `on_conflict`: gets an entry of the own replica that counts above one of `own`, and whether
+      that session has ended.
+    - `kept`: returns ids that must stay though no entry is registered for them.
+    - `wake`: is called when a batch is ready.
+    """
+
+    on_known: Callable[[str], None]
+    on_conflict: Callable[[DirectoryEntry, bool], object]
+    kept: Callable[[], Iterable[str]]
+    wake: Callable[[], object]
+
+
 class EntryReplicator:
     """
     The registrations of one node in the life `life` of its process; `entries` is its own replica.
 
     - `own`: the entries of sessions here.
-    - `gone`: entries of sessions that moved away, registered for their new holder. `on_known` gets
-      the id once a majority of the keepers knows the entry.
-    - `on_conflict`: gets an entry of the own replica that counts above one of `own`, and whether
-      that session has ended.
-    - `kept`: returns ids that must stay though no entry is registered for them.
-    - `wake`: is called when a batch is ready.
+    - `gone`: entries of sessions that moved away, registered for their new holder.
     - `every`: the interval of `pulse`, in seconds.
 
     Newcomers receive nothing before the time `calm`.
@@ -72,28 +88,23 @@ class EntryReplicator:
         self,
         members: Members,
         entries: EntryTable,
-        life: int,
+        life: NodeLife,
         *,
         silence: SilentMembers,
-        on_conflict: Callable[[DirectoryEntry, bool], object],
-        kept: Callable[[], Iterable[str]],
-        on_known: Callable[[str], None],
-        wake: Callable[[], object],
+        ports: ReplicatorPorts,
         every: float,
-        now: Callable[[], float],
     ) -> None:
         self.own: dict[str, DirectoryEntry] = {}
         self.gone: dict[str, DirectoryEntry] = {}
         self._known: dict[str, set[str]] = {}
         self._told: dict[str, float] = {}
-        self._now = now
+        self._now = life.now
         self._members = members
-        self._life = life
-        self._kept = kept
+        self._kept = ports.kept
         self._entries = entries
-        self._on_conflict = on_conflict
-        self._on_known = on_known
-        self._wake = wake
+        self._on_conflict = ports.on_conflict
+        self._on_known = ports.on_known
+        self._wake = ports.wake
         self._every = every
         self._storm = self.calm = 0.0
         self._changes = 0
@@ -105,10 +116,10 @@ class EntryReplicator:
         sources = EntrySources(
             entry=self._entry_for,
             ids=lambda: [*self.own, *(c for c in self.gone if c not in self.own)],
-            kept=kept,
+            kept=ports.kept,
             is_moving=lambda: self.is_moving,
         )
-        self._lists = EntryUpdates(members, entries, self._placement, silence, life, sources)
+        self._lists = EntryUpdates(members, entries, self._placement, silence, life.number, sources)
         self._peers = {name: ReplicaPeer(name) for name in members.peers()}
         members.when_changed(self._on_members)
 

@@ -90,9 +90,18 @@ class ArrivingSession:
     is_void: bool = False
 
 
+@attrs.frozen(kw_only=True)
+class OwnershipTables:
+    """Where a node keeps which sessions are here, are gone, and arrive."""
+
+    held: DurableTable
+    gone: DurableTable
+    arriving: DurableTable
+
+
 class SessionOwnership:
     """
-    The kept sessions of node `name`; three tables keep what is here, went, and arrives.
+    The kept sessions of node `name`; its tables keep what is here, went, and arrives.
 
     Invariant: a session that is frozen is held, at a lower incarnation than its copy has.
     Invariant: a session that is held has a greater incarnation than its tombstone, or the same.
@@ -102,9 +111,7 @@ class SessionOwnership:
         self,
         name: str,
         *,
-        held: DurableTable,
-        gone: DurableTable,
-        arriving: DurableTable,
+        tables: OwnershipTables,
         host: SessionHost,
         make_token: Callable[[], bytes],
         lived: Callable[[], int] = lambda: 0,
@@ -113,6 +120,7 @@ class SessionOwnership:
         self._name = name
         self._lived = lived
         self._limit = limit
+        held, gone, arriving = tables.held, tables.gone, tables.arriving
         self._held_table, self._gone_table, self._arriving_table = held, gone, arriving
         self._host = host
         self._make_token = make_token

@@ -11,10 +11,12 @@ import attrs
 from txbroker.authority.authority import Authority
 from txbroker.core import limit_levels
 from txbroker.delegation.rpc.node_retirement import NodeRetirement
-from txbroker.directory.directory import Directory
+from txbroker.directory.directory import Directory, ShellPorts
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
+from txbroker.directory.node_life import NodeLife
 from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.directory.session_ownership import OwnershipTables
 from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.route import Route
 from txbroker.edge.sessions.connect_runner import ConnectRunner
@@ -236,23 +238,29 @@ class EdgeRole:
             members=self.members,
             tables=DirectoryTables(
                 entries=tables.table("directory.entries"),
-                held=tables.table("directory.held"),
-                gone=tables.table("directory.gone"),
-                arriving=tables.table("directory.arriving"),
+                sessions=OwnershipTables(
+                    held=tables.table("directory.held"),
+                    gone=tables.table("directory.gone"),
+                    arriving=tables.table("directory.arriving"),
+                ),
                 wills=tables.table("directory.wills"),
                 sent_wills=tables.table("directory.sent_wills"),
                 discards=tables.table("directory.discards"),
                 sites=tables.table("directory.sites"),
             ),
             host=self.transfer,
-            life=node_base.node_grant.incarnation,
+            life=NodeLife(
+                number=node_base.node_grant.incarnation,
+                now=node_base.reactor.seconds,
+                lived=node_base.data_directory.lived,
+                moment=machine_check.moment,
+            ),
             settings=directory_settings(node_base.config),
-            now=node_base.reactor.seconds,
-            make_token=lambda: secrets.token_bytes(8),
-            spawn=self.directory_shell.run,
-            wake=self.directory_shell.wake,
-            lived=node_base.data_directory.lived,
-            moment=machine_check.moment,
+            shell=ShellPorts(
+                spawn=self.directory_shell.run,
+                wake=self.directory_shell.wake,
+                make_token=lambda: secrets.token_bytes(8),
+            ),
         )
         self.directory_shell.wire(directory)
         self.edge.clients.wire(directory.connected)
