@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import grpc
 import pytest
 import yaml
 
-from tests.support import wire
+from tests.support import wire, wire5
 from tests.support.history import History
 from tests.support.nodes import Event, NodeProcess, topology
 from tests.support.rawclient import RawClient
 from tests.support.rawclient5 import RawClient5
 from tests.support.wire import CONNACK, PUBACK, SUBACK
-from tests.support.wire5 import MESSAGE_EXPIRY
+from tests.support.wire5 import MESSAGE_EXPIRY, REASON_STRING
+from txbroker.mqtt.transport.service import MOST_SURPLUS
 from txbroker.runtime.structured_log import AT_ONCE
 from txbroker.storage.disk_watermark import measure
 
@@ -78,16 +79,37 @@ def is_told(node: NodeProcess, limit: str, event: str, counted: str, **fields: A
 
 
 def test_connections(node: NodeProcess) -> None:
-    """One too many is closed without a word; the others are served on."""
+    """One too many is told that its CONNECT is refused; the others are served on."""
     start(node, limits={"connections": 2})
     with client(node, "a") as a, client(node, "b") as b:
-        with suppress(ConnectionResetError), RawClient(node.mqtt) as c:  # while it connects, even
+        with RawClient(node.mqtt) as c:
+            c.send(wire.connect("c"))
+            assert c.expect(CONNACK).body[1] == 3
             c.expect_closed()
+        with RawClient5(node.mqtt) as c5:
+            c5.send(wire5.connect("c"))
+            assert str(c5.expect_refused(0x97)[REASON_STRING]).startswith(
+                "limits.connections: all 2"
+            )
         a.ping()
         b.disconnect()
         is_told(node, "limits.connections", "client.refused", "connections.refused")
         with client(node, "c") as c:
             c.ping()
+
+
+def test_strangers_beyond_the_connections(node: NodeProcess) -> None:
+    """Few of them may wait in silence; the oldest is closed, and a client is told even so."""
+    start(node, limits={"connections": 1})
+    with client(node, "a") as a, ExitStack() as stack:
+        silent = [stack.enter_context(RawClient(node.mqtt)) for _ in range(MOST_SURPLUS + 1)]
+        silent[0].expect_closed()
+        with RawClient5(node.mqtt) as c:
+            c.send(wire5.connect("c"))
+            c.expect_refused(0x97)
+        silent[1].expect_closed()
+        assert not silent[2].has_input(0.1)
+        a.ping()
 
 
 def test_packet(node: NodeProcess) -> None:
@@ -434,7 +456,8 @@ def test_limits_change_while_the_node_runs(node: NodeProcess) -> None:
     with client(node, "c") as c:
         c.subscribe(("t", 1))
         with RawClient(node.mqtt) as refused:
-            refused.expect_closed()
+            refused.send(wire.connect("r"))
+            assert refused.expect(CONNACK).body[1] == 3
 
         said = reload(node, limits={"inflight": 2, "packet": "1KiB"}, suback_wait="5s")
 
@@ -483,7 +506,8 @@ def test_a_file_with_a_mistake_changes_nothing(node: NodeProcess) -> None:
         said = node.wait_event("config.refused")
         assert said["reason"].startswith(f"{node.file}:") and "limits.connections" in said["reason"]
         with RawClient(node.mqtt) as refused:
-            refused.expect_closed()
+            refused.send(wire.connect("r"))
+            assert refused.expect(CONNACK).body[1] == 3
         c.ping()
 
         said = reload(node, limits={"connections": 2})

@@ -246,14 +246,13 @@ def test_kill_harms_nobody_elsewhere(make: Make) -> None:
 
 
 def refused(address: Address, client_id: str) -> bool:
-    """True if a connection is closed instead of served."""
+    """True if a connection is refused, or closed, instead of served."""
     with RawClient(address) as client:
         try:
             client.send(wire.connect(client_id))
-            client.expect(CONNACK)
+            return client.expect(CONNACK).body[1] == 3
         except (ConnectionEnded, ConnectionResetError):  # perhaps before it could say anything
             return True
-        return False
 
 
 def test_limit_of_connections(make: Make) -> None:

@@ -16,6 +16,7 @@ from txbroker.directory.rpc import request_server
 from txbroker.directory.sent_wills import SENT_LIMIT
 from txbroker.edge.groups import group_coordinators
 from txbroker.journal.store import retention
+from txbroker.mqtt.transport.service import MOST_SURPLUS
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
 from txbroker.node.owner_role import OwnerRole
@@ -48,6 +49,7 @@ class TableSizes:
         edge, limits = self._edge_role.edge, self._node_base.config.limits
         mqtt = self._edge_role.mqtt
         yield TableSize("connections", len(mqtt.connections), limits.connections)
+        yield TableSize("connections.surplus", len(mqtt.surplus), MOST_SURPLUS)
         yield TableSize("sessions", len(edge.clients.sessions), limits.sessions)
         yield TableSize("filters", edge.interests.filters, 0)
         yield TableSize("filters.asked", edge.interests.awaiting_count, 0)

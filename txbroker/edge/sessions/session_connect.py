@@ -42,6 +42,7 @@ from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.model.topics import is_within
 from txbroker.mqtt.wire.packets import LEVEL_5, Connect
 from txbroker.mqtt.wire.properties import NO_PROPERTIES
+from txbroker.mqtt.wire.reason_codes import ReasonCode
 
 IN_STORE: Final = AwaitDurable()
 """The step that each kept session has to wait for."""
@@ -56,9 +57,14 @@ A client may send all its packets behind CONNECT and close the connection: these
 
 @attrs.frozen
 class ConnectRefused:
-    """No session can be had; `reason` is one line, which the client is told."""
+    """
+    No session can be had; `reason` is one line, which the client is told.
+
+    `code` is what CONNACK says at level 5.
+    """
 
     reason: str
+    code: ReasonCode = ReasonCode.SERVER_UNAVAILABLE
 
 
 class SessionConnect:
@@ -95,7 +101,7 @@ class SessionConnect:
         if client_id in self._looked_up:
             end_superseded(self._looked_up.pop(client_id))
         if why_full := clients.why_full(packet):
-            return ConnectRefused(why_full)
+            return ConnectRefused(why_full, ReasonCode.QUOTA_EXCEEDED)
         clients.make_way(client_id)
         if not is_clean and packet.expiry == 0 and self._has_nothing_to_keep(client_id):
             packet, is_clean = attrs.evolve(packet, clean_session=True), True

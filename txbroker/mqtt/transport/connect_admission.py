@@ -72,6 +72,9 @@ class ConnectAdmission(ConnectionOutput):
         self._level = self.packet_writer.level = packet.protocol_level
         if self._level >= LEVEL_5:
             self._on_connect_properties(packet.properties)
+        if self._service.surplus and not self._has_place():
+            self._refuse_surplus()
+            return
         if (
             self._service.limits.checks_utf8
             and packet.will is not None
@@ -101,7 +104,7 @@ class ConnectAdmission(ConnectionOutput):
         if isinstance(found, OpenedSession):
             self._accept(packet, is_assigned, found.session, found.present)
         elif found is not None:
-            self._refuse(found.reason)
+            self._refuse(found.reason, found.code)
 
     def _check_client_id(self, client_id: str) -> None:
         most = self._service.limits.client_id
@@ -177,7 +180,28 @@ class ConnectAdmission(ConnectionOutput):
             session, session.client_id, flows, clean=session.clean, level=self._level
         )
 
+    def _has_place(self) -> bool:
+        """True if the connection is one of `limits.connections`, maybe since a place is free."""
+        surplus = self._service.surplus
+        if self not in surplus:
+            return True
+        if not self._service.admit(self):
+            return False
+        del surplus[self]
+        return True
+
     # internal: refusals
+
+    def _refuse_surplus(self) -> None:
+        """
+        Refuse the CONNECT of a connection beyond `limits.connections`.
+
+        The connection stays in `surplus` until it is lost: a client may not read its CONNACK.
+        """
+        self._service.note_refusal()
+        most = self._service.limits.connections
+        reason = f"limits.connections: all {most} connections of the node are in use; try later"
+        self._end_refused(self._refusal(ReasonCode.QUOTA_EXCEEDED, reason))
 
     def _refuse_illegal(self, violation: ProtocolViolation) -> None:
         """Send the CONNACK that tells of a violation, if the client's level has one."""
@@ -200,7 +224,7 @@ class ConnectAdmission(ConnectionOutput):
             return
         self._end_refused(refused(ReasonCode.USE_ANOTHER_SERVER, reason, elsewhere))
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, code: int = ReasonCode.SERVER_UNAVAILABLE) -> None:
         """Refuse CONNECT: no session can be had."""
         log_limited(
             log.warning,
@@ -210,11 +234,13 @@ class ConnectAdmission(ConnectionOutput):
             reason=reason,
         )
         self._service.counters.add("clients.session_unreachable")
+        self._end_refused(self._refusal(code, reason))
+
+    def _refusal(self, code: int, reason: str) -> Connack:
+        """Return the CONNACK of a refusal; below level 5 its code is 3."""
         if self._level >= LEVEL_5:
-            connack = refused(ReasonCode.SERVER_UNAVAILABLE, reason)
-        else:
-            connack = Connack(False, ConnackCode.SERVER_UNAVAILABLE)
-        self._end_refused(connack)
+            return refused(code, reason)
+        return Connack(False, ConnackCode.SERVER_UNAVAILABLE)
 
     def _refuse_small(self) -> None:
         """Refuse a client whose maximum packet size has no room for its CONNACK."""

@@ -113,13 +113,8 @@ class ConnectionLifetime:
         self.transport = transport
         service = self._service
         self._is_open = True
-        if len(service.connections) >= service.limits.connections:
-            service.counters.add("connections.refused")
-            most = service.limits.connections
-            log_limited(log.warning, "client.refused", limit="limits.connections", value=most)
-            self._abort()
-            return
-        service.connections[self] = None
+        if not service.admit(self):
+            service.add_surplus(self)
         carry = getattr(self.transport, "carry", None)
         if carry is not None:
             carry(self._packet_reader, self.packet_writer)

@@ -101,6 +101,8 @@ class MqttProtocol(ConnectAdmission, PublishAdmission):
     def connectionLost(self, reason: Failure | None = None) -> None:
         if self._is_open:
             self._leave(will=True)
+        if self._service.surplus:
+            self._service.surplus.pop(self, None)
         self._cancel_deadline()
         self.packet_writer.connection = (
             None  # a cycle of references would wait for the garbage collector

@@ -13,7 +13,13 @@ from txbroker.mqtt.wire.reason_codes import ReasonCode
 from txbroker.runtime.connection_parts import ConnectionParts
 from txbroker.runtime.deadlines import Deadlines
 from txbroker.runtime.periodic import ReactorTimers
+from txbroker.runtime.structured_log import get_logger, log_limited
 from txbroker.storage.disk_watermark import DiskWatermark
+
+log = get_logger()
+
+MOST_SURPLUS = 64
+"""Connections beyond `limits.connections` at a time whose CONNECT is read and refused."""
 
 
 class ClientConnection(Protocol):
@@ -24,6 +30,9 @@ class ClientConnection(Protocol):
 
     def end(self) -> None:
         """Close the connection as the node stops: the will is discarded."""
+
+    def push_out(self) -> str:
+        """Close the connection at once; return its peer's name for the log."""
 
 
 class MqttService:
@@ -58,8 +67,36 @@ class MqttService:
         parts.shares.shorten(edge.delivery.slices)
         self.alias_bytes = AliasBytes()
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
+        self.surplus: dict[ClientConnection, None] = {}
         self.is_leaving = False
         self.server_reference = ""
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Give a connection a place within `limits.connections`; return False if none is free."""
+        if len(self.connections) >= self.limits.connections:
+            return False
+        self.connections[connection] = None
+        return True
+
+    def add_surplus(self, connection: ClientConnection) -> None:
+        """
+        Keep a connection without a place until its CONNECT comes, which tells how to refuse it.
+
+        The oldest of too many is closed unheard. Otherwise strangers who send nothing could hold
+        any number of connections.
+        """
+        if len(self.surplus) >= MOST_SURPLUS:
+            oldest = next(iter(self.surplus))
+            del self.surplus[oldest]
+            oldest.push_out()
+            self.note_refusal()
+        self.surplus[connection] = None
+
+    def note_refusal(self) -> None:
+        """Count and log a connection that found no place."""
+        self.counters.add("connections.refused")
+        most = self.limits.connections
+        log_limited(log.warning, "client.refused", limit="limits.connections", value=most)
 
     def new_client_id(self) -> str:
         """Return the id of a client that sent none; no other client of the tree has it."""
@@ -73,12 +110,12 @@ class MqttService:
         """
         self.is_leaving = True
         self.server_reference = elsewhere
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.surplus]:
             connection.close("the node is retired", ReasonCode.USE_ANOTHER_SERVER)
         self.flush_queue.end()
 
     def stop(self) -> None:
         """Close all connections as the node stops; the wills are discarded."""
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.surplus]:
             connection.end()
         self.flush_queue.end()
