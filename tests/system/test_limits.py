@@ -187,6 +187,9 @@ def test_sessions(node: NodeProcess) -> None:
         c.send(wire.connect("c", clean=True))
         assert b"\0\3" == c.expect(CONNACK).body
         c.expect_closed()
+        with RawClient5(node.mqtt) as c5:
+            c5.send(wire5.connect("c"))
+            c5.expect_refused(0x97)
         client(node, "a", clean=False).close()
     wait_until(lambda: takes(node, "c"), what="room")
 
