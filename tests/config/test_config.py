@@ -338,8 +338,9 @@ BAD: list[tuple[str, str, str, list[str]]] = [
     ("a list for a zone", changed(KITCHEN, zone="[home]"), "zone", ["a list", "in quotes"]),
     ("+ in a zone", changed(KITCHEN, zone="home/+"), "zone", ["'home/+'", "a wildcard"]),
     ("# in a zone", changed(KITCHEN, zone='"home/#"'), "zone", ["a wildcard"]),
-    ("a slash first", changed(KITCHEN, zone="/home"), "zone", ["slash", "write 'home'"]),
+    ("a slash first", changed(KITCHEN, zone="/home"), "zone", ["at the start", "write 'home'"]),
     ("a slash last", changed(KITCHEN, zone="home/"), "zone", ["slash", "write 'home'"]),
+    ("too deep a zone", changed(KITCHEN, zone="a/" * 200 + "a"), "zone", ["than the 200 levels"]),
     ("an empty level", changed(KITCHEN, zone="a///b"), "zone", ["empty level", "write 'a/b'"]),
     ("a $ zone", changed(KITCHEN, zone="$SYS"), "zone", ["start with $"]),
     ("a NUL in a zone", changed(KITCHEN, zone='"a\\0b"'), "zone", ["null character"]),
@@ -373,13 +374,31 @@ BAD: list[tuple[str, str, str, list[str]]] = [
     ("mqtt port name", changed(KITCHEN, mqtt='["tcp:mqtt"]'), "mqtt", ["not an endpoint"]),
     ("mqtt no port", changed(KITCHEN, mqtt='["tcp:"]'), "mqtt", ["not an endpoint"]),
     ("mqtt option", changed(KITCHEN, mqtt='["tcp:1:nic=a"]'), "mqtt", ["not an endpoint", "nic"]),
-    ("no certificate", changed(KITCHEN, mqtt='["ssl:1:privateKey=no.pem"]'), "mqtt", ["no.pem"]),
+    (
+        "no certificate",
+        changed(KITCHEN, mqtt='["ssl:1:privateKey=no.pem"]'),
+        "mqtt",
+        ["no.pem' (No such file", "full path"],
+    ),
     ("data as a number", changed(KITCHEN, data="7"), "data", ["a number", "in quotes"]),
     ("data empty", changed(KITCHEN, data='""'), "data", ["not the name of a directory"]),
     ("NUL in data", changed(KITCHEN, data='"a\\0b"'), "data", ["not the name of a directory"]),
     *[
         (f"time {value}", changed(KITCHEN, suback_wait=value), "suback_wait", ["not a time", "10s"])
-        for value in ("soon", "-1", "-1s", ".inf", ".nan", "1e400", "2 weeks", "[2s]", "true", "9S")
+        for value in (
+            "soon",
+            "10",
+            "0.5",
+            "-1",
+            "-1s",
+            ".inf",
+            ".nan",
+            "1e400",
+            "2 weeks",
+            "[2s]",
+            "true",
+            "9S",
+        )
     ],
     *[
         (
@@ -397,8 +416,14 @@ BAD: list[tuple[str, str, str, list[str]]] = [
             "limits.links",
             ["whole"],
         )
-        for value in ("0", "-1", "1.5", "many", "true", "9" * 30)
+        for value in ("0", "-1", "1.5", "many", "true")
     ],
+    (
+        "too large a count",
+        changed(KITCHEN, limits=f"{{links: {1 << 63}}}"),
+        "limits.links",
+        ["at most"],
+    ),
     (
         "a timeout of nothing",
         changed(KITCHEN, limits="{connect_timeout: 0s}"),

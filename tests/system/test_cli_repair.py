@@ -10,7 +10,7 @@ import pytest
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
-from .commands import failure, output
+from .commands import failure, output, run
 
 
 @pytest.fixture
@@ -124,6 +124,28 @@ def test_a_flipped_bit_in_a_small_file(node: NodeProcess, name: str) -> None:
     with RawClient(node.mqtt) as sub:
         assert sub.connect("sub", clean=False)
         assert [b"message %d" % n for n in range(10)] == [m.payload for m in sub.take(10)]
+
+
+def test_a_small_file_without_a_copy(node: NodeProcess) -> None:
+    """The command fails, and still puts back what has a copy: nobody starts such a node."""
+    node.kill()
+    part = next(node.data.rglob("part.json"))
+    for file in (node.data / "state.json", node.data / "state.copy", part):
+        file.write_bytes(file.read_bytes().replace(b'"epoch":', b'"epoch";'))
+
+    done = run("repair", node.data)
+
+    assert 1 == done.returncode
+    assert f"{part}: put back from {part.with_suffix('.copy')}\n" == done.stdout
+    assert done.stderr.startswith(f"Error: {node.data}/state.json: damaged, with no copy; restore")
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    """Nothing is said of its health, and no file is made in it."""
+    (tmp_path / "kitchen").mkdir()
+
+    assert "no node's data" in failure("repair", tmp_path)
+    assert ["kitchen"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_node_that_runs(node: NodeProcess) -> None:

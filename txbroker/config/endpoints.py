@@ -14,10 +14,15 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory
 
 _SCHEMES = ("tcp", "tcp6", "ssl", "unix")
+_REMEDY = "write one such as tcp:1883:interface=127.0.0.1"
 
 
 class BadEndpoint(ValueError):
-    """An endpoint description is unusable; the message has the reason."""
+    """An endpoint description is unusable; the message has the reason, `remedy` what to write."""
+
+    def __init__(self, reason: str, remedy: str = _REMEDY) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -60,6 +65,9 @@ def parse_endpoint(description: str) -> Listener:
         # description.
         endpoint = serverFromString(notes, description)
         endpoint.listen(Factory())
+    except OSError as error:
+        remedy = "name a file that this user can read, or a full path to it"
+        raise BadEndpoint(f"cannot read {error.filename!r} ({error.strerror})", remedy) from error
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise BadEndpoint(f"not an endpoint description ({reason})") from error

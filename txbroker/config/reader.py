@@ -187,6 +187,9 @@ class _Document:
         if parent is not None and reaches(parent, config):
             remedy = "write the parent's grpc here, not this node's"
             raise self.error("parent", str(parent), "the node would be its own parent", remedy)
+        if zone and zone.count("/") + 1 > config.limits.levels:
+            problem = f"deeper than the {config.limits.levels} levels of limits.levels"
+            raise self.error("zone", zone, problem, "name a zone with fewer levels")
         self._check_filters(config)
         for key in ("inflight", "receive_maximum", "topic_aliases"):
             value = getattr(config.limits, key)

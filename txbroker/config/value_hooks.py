@@ -111,7 +111,9 @@ def _apex(value: object, _: object = None) -> str:
         problem = "a wildcard in a zone"
         raise BadValue(apex, problem, "name one subtree, such as home/kitchen, without + and #")
     if apex.startswith("/") or apex.endswith("/"):
-        raise BadValue(apex, "a slash at the end of a zone", f"write {apex.strip('/')!r}")
+        raise BadValue(
+            apex, "a slash at the start or the end of a zone", f"write {apex.strip('/')!r}"
+        )
     if "//" in apex:
         problem = "an empty level in a zone"
         raise BadValue(apex, problem, f"write {re.sub('//+', '/', apex)!r}")
@@ -210,7 +212,7 @@ def _endpoint(value: object, _: object = None) -> str:
     try:
         parse_endpoint(text)
     except BadEndpoint as error:
-        raise BadValue(text, str(error), "write one such as tcp:1883:interface=127.0.0.1") from None
+        raise BadValue(text, str(error), error.remedy) from None
     return text
 
 
@@ -248,17 +250,13 @@ def _size(value: object, _: object = None) -> int:
 
 def _seconds(value: object, _: object = None) -> float:
     remedy = "write a number with a unit, as in 500ms, 10s, 5m, 1h, 7d"
+    # A plain 7 would count as seconds, and may be meant as days.
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value) if abs(value) < 1e12 else math.inf
-    else:
-        text = value if isinstance(value, str) else ""
-        found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([a-z]+)", text)
-        if found is None or found[2] not in _TIMES:
-            raise BadValue(value, "not a time", remedy)
-        seconds = float(found[1]) * _TIMES[found[2]]
-    if not math.isfinite(seconds) or seconds < 0:
-        raise BadValue(value, "not a time that can be waited", remedy)
-    return seconds
+        raise BadValue(value, "not a time: a number without a unit", remedy)
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([a-z]+)", str(value))
+    if not isinstance(value, str) or found is None or found[2] not in _TIMES:
+        raise BadValue(value, "not a time", remedy)
+    return float(found[1]) * _TIMES[found[2]]
 
 
 def _timeout(value: object, _: object = None) -> float:
@@ -276,8 +274,10 @@ def _interval(value: object, _: object = None) -> int:
 
 
 def _count(value: object, _: object = None) -> int:
-    if type(value) is not int or not 1 <= value < 1 << 63:
+    if type(value) is not int or value < 1:
         raise BadValue(value, "not a whole number above 0", "write one, such as 1000")
+    if value >= 1 << 63:
+        raise BadValue(value, "more than a node can count", f"write at most {(1 << 63) - 1}")
     return value
 
 

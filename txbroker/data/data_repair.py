@@ -27,25 +27,40 @@ _MOST = 1 << 32
 """The most entries of one segment: so many batches, each with so many records."""
 
 
+class IncompleteRepair(StoreError):
+    """Files of a data folder are beyond repair; `done` has a line for each repaired one."""
+
+    def __init__(self, reason: str, done: list[str]) -> None:
+        super().__init__(reason)
+        self.done = done
+
+
 def repair(folder: Path) -> list[str]:
     """
     Check all logs in and below `folder` from end to end; truncate damaged ones.
 
     A log is truncated at its last good entry; its rest moves to files `*.cut` beside the log. Entry
     numbers that the rest may hold are not reused. Return one line for each damaged log or file. No
-    other process may use the folder meanwhile. Raises `StoreError`.
+    other process may use the folder meanwhile. Raises `StoreError`, and `IncompleteRepair` once all
+    other files are repaired.
     """
     lines: list[str] = []
+    lost: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
         if is_dropped(Path(path).name):
             continue
         for name, unchecked in _SMALL_FILES.items():
-            lines += checked_file.repair(Path(path, name), unchecked=unchecked)
+            try:
+                lines += checked_file.repair(Path(path, name), unchecked=unchecked)
+            except StoreError as error:
+                lost.append(str(error))
         if any(is_segment_name(name) or name == newest_segment.NAME for name in names):
             try:
                 lines += _repair_log(Path(path))
             except OSError as error:
                 raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
+    if lost:
+        raise IncompleteRepair("; ".join(lost), lines)
     return lines
 
 

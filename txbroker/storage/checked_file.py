@@ -91,7 +91,8 @@ def repair(path: Path, *, unchecked: int) -> list[str]:
     """
     Replace a damaged or missing file with its copy; return a line for each damaged file.
 
-    Formats up to `unchecked` have no checksum. A crash of the machine may take the unsynced copy.
+    Formats up to `unchecked` have no checksum. A crash of the machine may take the unsynced copy:
+    raises `StoreError` for a damaged file without a whole copy.
     """
     copy = _copy_of(path)
     if not path.exists() and not copy.exists():
@@ -105,7 +106,7 @@ def repair(path: Path, *, unchecked: int) -> list[str]:
         return [f"{path}: put back from {copy}"]
     if _is_of_unchecked_format(found, unchecked):
         return []
-    return [f"{path}: damaged, with no copy; restore the file from a backup"]
+    raise StoreError(f"{path}: damaged, with no copy; restore the file from a backup")
 
 
 def _copy_of(path: Path) -> Path:
