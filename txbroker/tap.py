@@ -21,7 +21,7 @@ from txbroker.model.errors import TxbrokerError
 from txbroker.node import log_options
 from txbroker.runtime import hooks
 from txbroker.runtime.aio import as_deferred
-from txbroker.runtime.descriptors import ceiling, reserve_files
+from txbroker.runtime.descriptors import LEAST, are_too_few, ceiling, reserve_files
 from txbroker.runtime.machine_check import missing
 from txbroker.runtime.structured_log import (
     TWISTED_OBSERVER,
@@ -84,6 +84,8 @@ class NodeService(Service):
 
         if not _is_asyncio(reactor):
             _fail("txbroker needs the asyncio reactor: start twistd with --reactor=asyncio")
+        if are_too_few():
+            _fail(f"the process may open fewer than {LEAST} files; raise its limit (ulimit -n)")
         os.umask(OTHERS)  # Otherwise other users of the machine could read clients' messages.
         _open_files(self._config.limits.connections)
         reserve_files()

@@ -23,6 +23,9 @@ Files that no connection of the node takes: `RESERVE`, or a `SHARE`-th of all wh
 Half of them are the store's alone.
 """
 
+LEAST = 64
+"""The fewest open files with which a node starts: gRPC crashes the process below some 30."""
+
 _UNBOUNDED = 1 << 30
 _raising = threading.Lock()
 
@@ -31,6 +34,11 @@ def ceiling() -> int:
     """Return the number of open files at which the node accepts no connection."""
     most = _most()
     return most - _reserve(most)
+
+
+def are_too_few() -> bool:
+    """True if the process may open fewer than `LEAST` files."""
+    return _most() < LEAST
 
 
 def reserve_files() -> None:
