@@ -136,6 +136,8 @@ def test_branch_is_kept_and_shown(pair: Pair) -> None:
             {"zone": "a", "epoch": 1, "node": "child", "grpc": pair.child.grpc, "is_kept": True}
         ]
         assert "kept by the node" in output("tree", "-v", pair.root.grpc)
+        said = failure("retire", pair.child.grpc)
+        assert said.endswith(f"branch first: txbroker divergent list {pair.child.grpc} a")
         assert b"1" == sys_value(pair.child, "zone/divergent")
         assert b"a" == sys_value(pair.root, "zone/reclaimed")
         pair.child.kill()

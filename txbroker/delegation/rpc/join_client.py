@@ -236,7 +236,11 @@ class JoinClient:
     async def _hand_back(self, zone: str, epoch: int) -> None:
         node_grant, authority = self._node_grant, self._authority
         if authority is None or not authority.serving:
-            raise RetireError(f"node {node_grant.node!r} holds no zone")
+            reason = f"node {node_grant.node!r} holds no zone"
+            if node_grant.divergent:
+                reason += "; settle its divergent branch first: txbroker divergent list"
+                reason += f" {node_grant.grpc} {node_grant.zone}"
+            raise RetireError(reason)
         if node_grant.parent is None:
             raise RetireError("the root zone has no parent to go back to; stop the node instead")
         if (zone, epoch) != (authority.apex, authority.epoch):
