@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,50 @@ def test_a_small_file_without_a_copy(node: NodeProcess) -> None:
     assert 1 == done.returncode
     assert f"{part}: put back from {part.with_suffix('.copy')}\n" == done.stdout
     assert done.stderr.startswith(f"Error: {node.data}/state.json: damaged, with no copy; restore")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_removed_part(node: NodeProcess, is_clean: bool) -> None:
+    """A new one in its place would pass for a journal without records."""
+    node.terminate() if is_clean else node.kill()
+    (journal,) = (node.data / "journal").glob("*/*")
+    shutil.rmtree(node.data / "journal")
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert reason.startswith(f"{journal}: this part of the journal is missing; ")
+    assert reason.endswith(f"txbroker repair {node.data}")
+
+    said = f"{journal}: is missing; the journal goes on without its records\n"
+    assert said == output("repair", node.data)
+    assert f"{node.data}: nothing is damaged\n" == output("repair", node.data)
+    node.start()
+    with RawClient(node.mqtt) as sub, RawClient(node.mqtt) as pub:
+        assert sub.connect("sub", clean=False)
+        pub.connect("pub")
+        pub.publish("t", b"after", qos=1)
+        assert [b"after"] == [m.payload for m in sub.take(1)]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_removed_tables(node: NodeProcess, is_clean: bool) -> None:
+    """Without a word the sessions of all clients would begin anew."""
+    node.terminate() if is_clean else node.kill()
+    tables = node.data / "tables"
+    shutil.rmtree(tables)
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert reason.startswith(f"{tables}: this folder is missing; ")
+    assert reason.endswith(f"txbroker repair {node.data}")
+
+    said = f"{tables}: is missing; the node goes on without the sessions that it had\n"
+    assert said == output("repair", node.data)
+    node.start()
+    with RawClient(node.mqtt) as sub:
+        assert not sub.connect("sub", clean=False)
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 from txbroker.storage.commit_ports import CommitEvents, CommitPorts
 from txbroker.storage.committer import Committer, Durability
+from txbroker.storage.files import make_folder
 from txbroker.storage.lived_time import LONGEST_DOWN, LivedTime, wall
 from txbroker.storage.log import SegmentLog
 from txbroker.storage.tables import SEGMENT_BYTES, LogTables
@@ -48,7 +49,31 @@ log = get_logger()
 SCAN_STEPS = 32
 """Steps of a quarter of a MiB that the scan for damage does in a second."""
 
+TABLES = "tables"
+"""The folder of the log of all small state: sessions, marks, retained messages."""
+
 _END = object()
+
+
+def require_tables(data: Path, *, is_new: bool) -> None:
+    """
+    Make the tables' folder of a new node; raises `StoreError` if another node's is missing.
+
+    The folder is durable before the first state. Otherwise a start without it would pass for one
+    of a node that never had a session.
+    """
+    folder = data / TABLES
+    try:
+        if is_new:
+            make_folder(folder)
+        if folder.is_dir():
+            return
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
+    raise StoreError(
+        f"{folder}: this folder is missing; restore it from a backup, or give up the sessions that"
+        f" it had with: txbroker repair {data}"
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +116,7 @@ class DataDirectory:
             events=events,
         )
         self._tables_log = SegmentLog(
-            data / "tables", segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
+            data / TABLES, segment_bytes=SEGMENT_BYTES, on_trimmed=_on_trimmed, data=data
         )
         self._on_failed = events.on_failed
         self._scan = self._verify()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+from txbroker.data.data_directory import TABLES
 from txbroker.delegation.state import node_state
 from txbroker.journal.store import part_meta
+from txbroker.journal.store.journal_parts import part_folder
 from txbroker.journal.store.part_folders import is_dropped
 from txbroker.model.errors import StoreError
+from txbroker.model.log_position import JournalId
 from txbroker.storage import atomic_file, checked_file, newest_segment
-from txbroker.storage.files import sync_folder
+from txbroker.storage.files import make_folder, sync_folder
 from txbroker.storage.recovery import (
     SegmentScan,
     find_fault,
@@ -59,9 +63,50 @@ def repair(folder: Path) -> list[str]:
                 lines += _repair_log(Path(path))
             except OSError as error:
                 raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
+    try:
+        lines += _remake_tables(folder)
+        lines += _remake_part(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be repaired: {error.strerror}") from error
     if lost:
         raise IncompleteRepair("; ".join(lost), lines)
     return lines
+
+
+def _remake_tables(data: Path) -> list[str]:
+    folder = data / TABLES
+    if folder.is_dir() or not (data / "state.json").exists():
+        return []
+    make_folder(folder)
+    return [f"{folder}: is missing; the node goes on without the sessions that it had"]
+
+
+def _remake_part(data: Path) -> list[str]:
+    """Make the part of the served zone anew if its folder is gone; its numbers begin far above."""
+    key = _served_part(data / "state.json")
+    if key is None:
+        return []
+    folder = part_folder(data / "journal", key)
+    if (folder / "part.json").exists() or (folder / "part.copy").exists():
+        return []
+    make_folder(folder)
+    lines = [f"{folder}: is missing; the journal goes on without its records"]
+    if not list_segments(folder):
+        newest_segment.write(folder, _create_segment_at(folder, None, 1, 1 + _MOST))
+        sync_folder(folder)
+    part_meta.save(folder, part_meta.PartMeta(key=key))
+    return lines
+
+
+def _served_part(state: Path) -> JournalId | None:
+    """Return the part that the node appends to; None if it serves no zone, or nobody knows."""
+    try:
+        raw = json.loads(state.read_bytes())
+        if raw["zone"] is None or not raw["serving"] or raw["absorbing"] or raw["divergent"]:
+            return None
+        return JournalId(raw["zone"], raw["epoch"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # the check of the file itself tells
 
 
 def _repair_log(folder: Path) -> list[str]:

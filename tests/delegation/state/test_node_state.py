@@ -193,7 +193,7 @@ def test_a_flipped_bit_anywhere_is_refused(folder: DataFolder, file: Path, bit: 
         assert str(file) in reason
         assert "is newer than" in reason or f"txbroker repair {file.parent}" in reason, reason
     copy = file.with_suffix(".copy")
-    assert [f"{file}: put back from {copy}"] == repair(file.parent)
+    assert f"{file}: put back from {copy}" == repair(file.parent)[0]
     assert STATE == folder.load("garage", "home/garage")
     assert [] == repair(file.parent)
 

@@ -357,7 +357,7 @@ class Journals:
         found = self.parts.get(key)
         if found is not None:
             return found
-        folder = self._folder / zone_folder(key.zone) / str(key.epoch)
+        folder = part_folder(self._folder, key)
         meta = PartMeta(key=key, predecessor=predecessor)
         try:
             make_folder(folder)
@@ -365,6 +365,14 @@ class Journals:
             raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
         save(folder, meta)
         return self._part(folder, meta)
+
+    def missing(self, key: JournalId) -> StoreError:
+        """Return the error of a part that was durable here, and whose folder is gone."""
+        folder = part_folder(self._folder, key)
+        return StoreError(
+            f"{folder}: this part of the journal is missing; restore the folder from a backup, or"
+            f" go on without its records with: txbroker repair {self._data}"
+        )
 
     def adopt(self, folder: Path) -> None:
         """
@@ -375,7 +383,7 @@ class Journals:
         meta = load(folder, self._data)
         if meta is None:
             raise StoreError(f"{folder}: holds no part of a journal")
-        target = self._folder / zone_folder(meta.key.zone) / str(meta.key.epoch)
+        target = part_folder(self._folder, meta.key)
         try:
             if meta.key in self.parts:
                 part_folders.delete(folder)
@@ -414,6 +422,11 @@ class Journals:
         )
         part = self.parts[meta.key] = JournalPart(meta.key, log, self._committer, meta, self._clock)
         return part
+
+
+def part_folder(journals: Path, key: JournalId) -> Path:
+    """Return the folder of a part below the folder of all parts."""
+    return journals / zone_folder(key.zone) / str(key.epoch)
 
 
 def zone_folder(zone: str) -> str:
