@@ -12,6 +12,7 @@ from txbroker.runtime.fair_shares import (
     CROWD,
     ENOUGH,
     HURRIED,
+    LIGHT,
     NEWCOMERS,
     SHARE,
     TURN,
@@ -215,6 +216,31 @@ def test_whoever_was_light_for_long_comes_before_those_who_have_just_come(bench:
         came.append(bench.done.index("known"))
     assert came[:2] == [0, 0]
     assert came[2] > 10  # the credit is used up
+
+
+def test_a_crowd_of_light_workers_does_not_starve_one_that_used_more(bench: Bench) -> None:
+    """Their steps were not counted: 1,200 clients that pinged held another up until they ended."""
+    crowd = [Client(bench, f"light {number}", 0, LIGHT / 4) for number in range(200)]
+    here = Client(bench, "here", 1, 3 * LIGHT)
+
+    def turn() -> None:
+        for one in crowd:
+            if not one.steps:
+                one.steps = 1
+                bench.shares.serve(one)
+        bench.turn()
+
+    for _ in range(20):
+        turn()
+    bench.done.clear()
+    for _ in range(3):
+        here.steps = 1
+        bench.shares.serve(here)
+        while here.steps and len(bench.done) < 10_000:
+            turn()
+    assert bench.done.count("here") == 3
+    # A step of `here` is as much as three of theirs.
+    assert len(bench.done) < 15 * len(crowd)
 
 
 def test_newcomers_do_not_stand_before_those_who_are_here(bench: Bench) -> None:

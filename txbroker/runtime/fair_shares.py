@@ -47,7 +47,12 @@ Otherwise a light client waits behind each connection of a storm, as each of the
 """
 
 LIGHT = 0.0001
-"""Seconds of work that are not counted: most connections never send more at once."""
+"""
+Seconds of work that are not counted: most connections never send more at once.
+
+A step of a worker that has a share counts for so much at least while others wait. Otherwise a crowd
+of light workers, which use nothing, goes before a worker that once used a little more, for ever.
+"""
 
 NEWCOMERS = 0.3
 """Part of a turn that newcomers get while other workers have work."""
@@ -265,11 +270,12 @@ class FairShares:
         finally:
             took = clock() - began
             self._charge(took, is_new=is_new)
-        if (took > LIGHT and not is_new) or has_more:
-            share = worker.share
-            if share is None:
-                share = worker.share = FairShare(floor)
-            share.used = max(share.used, floor - CREDIT) + took
+        share = worker.share
+        if share is None and ((took > LIGHT and not is_new) or has_more):
+            share = worker.share = FairShare(floor)
+        if share is not None and (has_more or not is_new):
+            least = LIGHT if self._late else 0.0
+            share.used = max(share.used, floor - CREDIT) + max(took, least)
             self._top = max(self._top, share.used)
         if has_more:
             self._defer(worker)
