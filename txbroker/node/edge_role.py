@@ -15,7 +15,9 @@ from txbroker.directory.directory import Directory, ShellPorts
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
 from txbroker.directory.node_life import NodeLife
+from txbroker.directory.rpc.directory_calls import DirectoryCalls
 from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.directory.rpc.request_server import RequestServer
 from txbroker.directory.session_ownership import OwnershipTables
 from txbroker.edge.routing.edge_parts import EdgeParts
 from txbroker.edge.routing.route import Route
@@ -214,14 +216,26 @@ class EdgeRole:
 
     def _build_directory_shell(self) -> DirectoryService:
         node_base = self._node_base
-        return DirectoryService(
+        calls = DirectoryCalls(
             commit=node_base.data_directory.committer,
             tables=node_base.data_directory.tables,
-            shares=node_base.shares,
             channels=node_base.channels,
+            tasks=node_base.tasks,
+            now=node_base.reactor.seconds,
+        )
+        server = RequestServer(
+            calls=calls,
+            shares=node_base.shares,
             tasks=node_base.tasks,
             flush_queue=node_base.flush_queue,
             counters=node_base.counters,
+        )
+        return DirectoryService(
+            calls,
+            server,
+            shares=node_base.shares,
+            tasks=node_base.tasks,
+            flush_queue=node_base.flush_queue,
             now=node_base.reactor.seconds,
         )
 

@@ -22,7 +22,7 @@ from txbroker.node.node_base import NodeBase
 from txbroker.node.node_checks import NodeChecks
 from txbroker.node.node_status import NodeStatus
 from txbroker.node.owner_role import OwnerRole
-from txbroker.node.sys_values import EVERY, SysRates, SysValues
+from txbroker.node.sys_values import EVERY, NodeFigures, SysRates, SysValues
 from txbroker.node.table_sizes import TableSizes
 from txbroker.runtime.periodic import BEAT, PeriodicTasks
 from txbroker.runtime.sockets.listeners import Listeners
@@ -68,16 +68,15 @@ class Node:
         )
         self.counters, self.node_grant = node_base.counters, node_base.node_grant
         self.members, self.parent = self._edge_role.members, self._control.parent
-        self._rates = SysRates(self.edge, reactor.seconds)
-        self._sizes = TableSizes(node_base, self._edge_role, self._owner)
+        sizes = TableSizes(node_base, self._edge_role, self._owner)
+        self._figures = NodeFigures(SysRates(self.edge, reactor.seconds), sizes.all)
         self._status = NodeStatus(
             node_base,
             self._edge_role,
             authority=self.authority,
             parent=self.parent,
-            rates=self._rates,
+            figures=self._figures,
             listeners=self._listeners,
-            sizes=self._sizes.all,
         )
         self._sys = self._build_sys()
         self.edge.sys.when_federation_is_asked(self._fetch_sys)
@@ -182,9 +181,8 @@ class Node:
             node_base,
             edge=self.edge,
             authority=self.authority,
-            rates=self._rates,
+            figures=self._figures,
             clients=lambda: len(connections),
-            sizes=self._sizes.all,
         )
 
     def _fetch_sys(self) -> None:
@@ -201,7 +199,7 @@ class Node:
         self._removed = removed
 
     def _each_second(self) -> None:
-        self._rates.sample()
+        self._figures.rates.sample()
         self._edge_role.refresh()
         if self._owner is not None:
             self._owner.holding.own_zone.beat()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from txbroker import __version__
 from txbroker.authority.authority import Authority
 from txbroker.delegation.rpc.children import who_to_wire
@@ -11,7 +9,7 @@ from txbroker.delegation.rpc.join_server import JoinServer
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
 from txbroker.node.session_listing import HELD_SHOWN, held, losses
-from txbroker.node.sys_values import SysRates, TableSize
+from txbroker.node.sys_values import NodeFigures
 from txbroker.rpc.link_convert import cut_to_wire
 from txbroker.runtime.sockets.listeners import Listeners
 from txbroker.storage.lived_time import wall
@@ -28,23 +26,21 @@ class NodeStatus:
         *,
         authority: Authority | None,
         parent: JoinServer,
-        rates: SysRates,
+        figures: NodeFigures,
         listeners: Listeners,
-        sizes: Callable[[], Iterable[TableSize]],
     ) -> None:
         self._node_base = node_base
         self._authority = authority
         self._edge = edge_role.edge
         self._mqtt = edge_role.mqtt
         self._parent = parent
-        self._rates = rates
+        self._figures = figures
         self._listeners = listeners
-        self._sizes = sizes
 
     def reply(self) -> control_pb2.StatusReply:
         """Return the present status."""
         node_grant, authority = self._node_base.node_grant, self._authority
-        rate_in, rate_out = self._rates.rates()
+        rate_in, rate_out = self._figures.rates.rates()
         reply = control_pb2.StatusReply(
             node=node_grant.node,
             owns_zone=node_grant.zone is not None,
@@ -65,7 +61,7 @@ class NodeStatus:
             held=held(self._node_base.retention.held(HELD_SHOWN), wall() / 1e6),
         )
         self._add_children(reply)
-        for size in self._sizes():
+        for size in self._figures.sizes():
             reply.tables.add(name=size.name, entries=size.entries, most=size.most)
         for zone, filters in self._edge.interests.pending_by_zone().items():
             reply.pending.add(zone=zone, filters=filters)

@@ -7,14 +7,13 @@ from functools import partial
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgePeer
 from txbroker.authority.store.offset_reservation import OffsetReservation
-from txbroker.authority.store.zone_store import ZoneStore
+from txbroker.authority.store.zone_store import Qos0Rule, RecordOrigin, ZoneStore
 from txbroker.delegation.rpc.zone_lifecycle import ZoneLifecycle
 from txbroker.edge.groups.group_coordinators import GroupCoordinators, GroupNodes
 from txbroker.edge.local.local_link import LocalLink
 from txbroker.link.listener import LinkListener
 from txbroker.node.edge_role import EdgeRole
 from txbroker.node.node_base import NodeBase
-from txbroker.storage.lived_time import wall
 
 
 class OwnerRole:
@@ -63,7 +62,6 @@ class OwnerRole:
         node_base.sockets.wire_zone(own_zone.way_through, own_zone.deliver_rest, EdgePeer.sender)
         self.holding = ZoneLifecycle(
             node_grant=node_base.node_grant,
-            authority=self.authority,
             own_zone=own_zone,
             data_directory=node_base.data_directory,
             retention=node_base.retention,
@@ -86,17 +84,18 @@ class OwnerRole:
     def _build_store(self, apex: str) -> ZoneStore:
         node_base, config = self._node_base, self._node_base.config
         return ZoneStore(
-            node=config.node,
-            zone=apex,
+            apex,
             data_directory=node_base.data_directory,
-            now=wall,
+            origin=RecordOrigin(config.node),
             retention=node_base.retention,
             ceiling=OffsetReservation(
                 node_base.data_directory.tables.table("zone"),
                 node_base.counters,
                 survives_kill=config.durability != "memory",
             ),
-            stores_qos0=config.journal == "all",
-            is_short=lambda: node_base.watermark.is_short,
-            counters=node_base.counters,
+            qos0=Qos0Rule(
+                are_stored=config.journal == "all",
+                is_short=lambda: node_base.watermark.is_short,
+                counters=node_base.counters,
+            ),
         )

@@ -71,6 +71,13 @@ class SysRates:
         )
 
 
+class NodeFigures(NamedTuple):
+    """What a node measures of itself: rates of messages, and the sizes of its tables."""
+
+    rates: SysRates
+    sizes: Callable[[], Iterable[TableSize]]
+
+
 class SysValues:
     """Sets the `$SYS` values of a node, and fetches those of other nodes."""
 
@@ -80,23 +87,21 @@ class SysValues:
         *,
         edge: Edge,
         authority: Authority | None,
-        rates: SysRates,
+        figures: NodeFigures,
         clients: Callable[[], int],
-        sizes: Callable[[], Iterable[TableSize]],
     ) -> None:
         self._node_base = node_base
         self._edge = edge
         self._authority = authority
-        self._rates = rates
+        self._figures = figures
         self._clients = clients
-        self._sizes = sizes
         self._started = node_base.reactor.seconds()
         self._fetched: dict[str, set[str]] = {}
 
     def values(self) -> dict[str, str]:
         """Return the present values: topic to payload."""
         edge, authority = self._edge, self._authority
-        rate_in, rate_out = self._rates.rates()
+        rate_in, rate_out = self._figures.rates.rates()
         sessions = edge.clients.sessions.values()
         values = {
             "broker/version": f"txbroker version {__version__}",
@@ -126,7 +131,7 @@ class SysValues:
                 values[f"txbroker/links/{route.apex or '(root)'}/state"] = route.state.told
         for name, count in edge.counters.snapshot().items():
             values[f"txbroker/count/{name}"] = str(count)
-        for size in self._sizes():
+        for size in self._figures.sizes():
             values[f"txbroker/tables/{size.name}"] = str(size.entries)
         return {f"$SYS/{name}": value for name, value in values.items()}
 

@@ -17,7 +17,7 @@ from txbroker.authority.edge_peer import EdgeGreeting
 from txbroker.authority.store import zone_store
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_checkpoints import STEP_TOPICS
-from txbroker.authority.store.zone_store import ZoneStore
+from txbroker.authority.store.zone_store import Qos0Rule, RecordOrigin, ZoneStore
 from txbroker.core import Router
 from txbroker.data.data_directory import DataDirectory, StoreSettings
 from txbroker.delegation.delegation_table import DelegationTable
@@ -80,17 +80,18 @@ class Zone:
             now=lambda: 1,
         )
         store = self.store = ZoneStore(
-            node="n",
-            zone="",
+            "",
             data_directory=self.disk,
-            now=lambda: self.wall,
+            origin=RecordOrigin("n", lambda: self.wall),
             retention=self.retention,
             ceiling=OffsetReservation(
                 self.disk.tables.table("zone"), Counters(), survives_kill=True
             ),
-            stores_qos0=stores_qos0,
-            is_short=lambda: self.is_short,
-            counters=self.counters,
+            qos0=Qos0Rule(
+                are_stored=stores_qos0,
+                is_short=lambda: self.is_short,
+                counters=self.counters,
+            ),
         )
         self.authority = Authority("", DelegationTable(""), store, Router(lambda: None))
         store.wire(self.authority)

@@ -31,6 +31,7 @@ from txbroker.directory.rpc import directory_calls
 from txbroker.directory.rpc import directory_convert as wire
 from txbroker.directory.rpc.directory_calls import CLAIMS, OWN_TABLES, DirectoryCalls
 from txbroker.directory.rpc.directory_service import DirectoryService
+from txbroker.directory.rpc.request_server import RequestServer
 from txbroker.runtime.structured_log import TELL_AGAIN
 
 
@@ -57,15 +58,10 @@ def no_hurry() -> Any:
 def shell(disk: Disk) -> DirectoryService:
     """One whose directory has the same answer for all."""
     none: Any = SimpleNamespace(end=lambda: None, hurry=no_hurry)
+    calls = DirectoryCalls(commit=disk, tables=disk, channels=none, tasks=none, now=lambda: 0.0)
+    server = RequestServer(calls=calls, shares=none, tasks=none, flush_queue=none, counters=none)
     made = DirectoryService(
-        commit=disk,
-        tables=disk,
-        shares=none,
-        channels=none,
-        tasks=none,
-        flush_queue=none,
-        counters=none,
-        now=lambda: 0.0,
+        calls, server, shares=none, tasks=none, flush_queue=none, now=lambda: 0.0
     )
     answer = {Lookup: Answers(answers=()), Discard: NotHeld()}
     directory: Any = SimpleNamespace(

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import attrs
+
 from txbroker.authority.authority import Authority
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_checkpoints import (
@@ -31,11 +33,34 @@ from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
 from txbroker.model.publish_run import PublishRun
 from txbroker.mqtt.wire.message import Message
+from txbroker.storage.lived_time import wall
+
+
+@attrs.frozen
+class RecordOrigin:
+    """What each record says of its making: the node's name, and the time of day from `now`."""
+
+    node: str
+    now: Callable[[], int] = wall
+
+
+@attrs.frozen(kw_only=True)
+class Qos0Rule:
+    """
+    Whether messages of QoS 0 become records.
+
+    `is_short`: True if the disk must accept only records that a client waits for. Messages that are
+    left out for that are counted.
+    """
+
+    are_stored: bool
+    is_short: Callable[[], bool]
+    counters: Counters
 
 
 class ZoneStore:
     """
-    The `ZoneJournal` of the authority of `zone` at `node`.
+    The `ZoneJournal` of the authority of `zone`.
 
     `durable` is the offset up to which records may be delivered and acknowledged.
 
@@ -45,34 +70,23 @@ class ZoneStore:
 
     def __init__(
         self,
-        *,
-        node: str,
         zone: str,
+        *,
         data_directory: DataDirectory,
-        now: Callable[[], int],
+        origin: RecordOrigin,
         retention: Retention,
         ceiling: OffsetReservation,
-        stores_qos0: bool,
-        is_short: Callable[[], bool],
-        counters: Counters,
+        qos0: Qos0Rule,
     ) -> None:
-        """
-        Create the store.
-
-        `is_short`: True if the disk must accept only records that a client waits for.
-        """
         self.checkpoint = ZoneCheckpoint(zone, data_directory)
         self._zone = zone
-        self._node = node
+        self._origin = origin
         self._data_directory = data_directory
         self._journals = data_directory.journals
         self._committer = data_directory.committer
-        self._now = now
         self._retention = retention
         self._ceiling = ceiling
-        self.stores_qos0 = stores_qos0
-        self._is_short = is_short
-        self._counters = counters
+        self._qos0 = qos0
         self._part: JournalPart | None = None
         self._authority: Authority | None = None
         self.durable = self._begun = 0
@@ -85,6 +99,11 @@ class ZoneStore:
         authority.retained.now = self._data_directory.message_clock
 
     # from the authority (`ZoneJournal`)
+
+    @property
+    def stores_qos0(self) -> bool:
+        """True if messages of QoS 0 become records."""
+        return self._qos0.are_stored
 
     @property
     def offset(self) -> int:
@@ -117,7 +136,7 @@ class ZoneStore:
         if self._part is not None:
             # Offsets of an earlier epoch would be read as this epoch's.
             self._part.on_durable = None
-        part.node = self._node
+        part.node = self._origin.node
         part.on_durable = self._on_durable
         self._part = part
         self._ceiling.open(part)
@@ -133,7 +152,7 @@ class ZoneStore:
         if not message.qos and not self._has_room_for_qos0(1, message.size):
             return 0
         assert self._part is not None
-        offset = self._part.append(message, key, sequence, time=self._now())
+        offset = self._part.append(message, key, sequence, time=self._origin.now())
         self._reserve(offset)
         return offset
 
@@ -145,7 +164,7 @@ class ZoneStore:
         `key` and `sequence` are the origin id of the last message, if any.
         """
         assert self._part is not None
-        offset = self._part.append_run(run, key, sequence, time=self._now())
+        offset = self._part.append_run(run, key, sequence, time=self._origin.now())
         self._reserve(offset + run.count - 1)
         return offset
 
@@ -155,7 +174,7 @@ class ZoneStore:
         if not self._has_room_for_qos0(sum(run.count for run in runs), size):
             return 0
         assert self._part is not None
-        last = self._part.append_qos0(runs, time=self._now())
+        last = self._part.append_qos0(runs, time=self._origin.now())
         self._reserve(last)
         return last
 
@@ -273,11 +292,11 @@ class ZoneStore:
         QoS 0 has no back-pressure: on a short disk it would use up the reserve, and then the
         memory. A laden committer leaves it out too, so that no publish waits long behind it.
         """
-        if not self.stores_qos0:
+        if not self._qos0.are_stored:
             return False
         assert self._part is not None
-        if self._is_short() or self._committer.is_laden(self._part.gathered + size):
-            self._counters.add("journal.left_out", count)
+        if self._qos0.is_short() or self._committer.is_laden(self._part.gathered + size):
+            self._qos0.counters.add("journal.left_out", count)
             return False
         return True
 

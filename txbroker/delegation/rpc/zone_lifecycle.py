@@ -13,7 +13,6 @@ loses the state nor absorbs it twice, over newer values.
 
 from __future__ import annotations
 
-from txbroker.authority.authority import Authority
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.join_rules import APEXES, has_room_for
 from txbroker.delegation.node_grant import NodeGrant
@@ -41,7 +40,6 @@ class ZoneLifecycle:
         self,
         *,
         node_grant: NodeGrant,
-        authority: Authority,
         own_zone: LocalLink,
         data_directory: DataDirectory,
         retention: Retention,
@@ -49,7 +47,7 @@ class ZoneLifecycle:
         flush_queue: FlushQueue,
     ) -> None:
         self._node_grant = node_grant
-        self._authority = authority
+        self._authority = own_zone.authority
         self.own_zone = own_zone
         self._data_directory = data_directory
         self._retention = retention

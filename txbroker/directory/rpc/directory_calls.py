@@ -20,6 +20,7 @@ import grpc.aio
 
 from txbroker.directory.directory import Directory
 from txbroker.directory.member_checks import check_answer
+from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Answers,
     Claim,
@@ -39,6 +40,7 @@ from txbroker.rpc.channels import Channels
 from txbroker.rpc.streams import brief
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger, log_limited
+from txbroker.v1 import control_pb2
 
 log = get_logger()
 
@@ -118,6 +120,14 @@ class DirectoryCalls:
     def wire(self, directory: Directory) -> None:
         """Set the directory whose calls these are."""
         self._directory = directory
+
+    async def ask_status(self, address: str) -> control_pb2.StatusReply:
+        """Ask the node at a gRPC address who it is; raises `AioRpcError`."""
+        stub = self._channels.stub(address)
+        reply: control_pb2.StatusReply = await stub.Status(
+            control_pb2.StatusRequest(), timeout=SHORTEST
+        )
+        return reply
 
     async def call(self, name: str, request: Request) -> Reply | None:
         """Return the reply; None: no reply came, or the node sees other members."""

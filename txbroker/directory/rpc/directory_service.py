@@ -20,7 +20,6 @@ from txbroker.directory.directory import Directory
 from txbroker.directory.effects import AwaitDurable, Pause, Procedure, Step
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import LIMIT
-from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     Lookup,
     OtherView,
@@ -29,15 +28,12 @@ from txbroker.directory.requests import (
     Reply,
     Request,
 )
-from txbroker.directory.rpc.directory_calls import Commit, DirectoryCalls, Tables
+from txbroker.directory.rpc.directory_calls import DirectoryCalls
 from txbroker.directory.rpc.request_server import RequestServer
-from txbroker.model.counters import Counters
-from txbroker.rpc.channels import Channels
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.fair_shares import FairShares
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import TELL_AGAIN, get_logger, log_limited
-from txbroker.v1 import control_pb2
 
 T = TypeVar("T")
 
@@ -59,28 +55,17 @@ class DirectoryService:
 
     def __init__(
         self,
+        calls: DirectoryCalls,
+        server: RequestServer,
         *,
-        commit: Commit,
-        tables: Tables,
         shares: FairShares,
-        channels: Channels,
         tasks: Tasks,
         flush_queue: FlushQueue,
-        counters: Counters,
         now: Callable[[], float],
     ) -> None:
-        self._calls = DirectoryCalls(
-            commit=commit, tables=tables, channels=channels, tasks=tasks, now=now
-        )
-        self.server = RequestServer(
-            calls=self._calls,
-            shares=shares,
-            tasks=tasks,
-            flush_queue=flush_queue,
-            counters=counters,
-        )
+        self._calls = calls
+        self.server = server
         self._shares = shares
-        self._channels = channels
         self._tasks = tasks
         self._flush_queue = flush_queue
         self._now = now
@@ -276,8 +261,7 @@ class DirectoryService:
         """Ask a node whether it is the member that another node named."""
         member, is_member = asked.member, False
         try:
-            stub = self._channels.stub(member.grpc)
-            reply = await stub.Status(control_pb2.StatusRequest(), timeout=SHORTEST)
+            reply = await self._calls.ask_status(member.grpc)
             # An older node reports no identity of its data folder: the name alone must do.
             is_same = member.identity in ("", reply.who.identity) or not reply.who.identity
             is_member = reply.node == member.name and is_same

@@ -48,7 +48,7 @@ class LocalLink:
 
     def __init__(self, edge: Edge, authority: Authority, backpressure: Backpressure) -> None:
         self._edge = edge
-        self._authority = authority
+        self.authority = authority
         self._backpressure = backpressure
         self._route: Route | None = None
         self._peer: EdgePeer | None = None
@@ -73,7 +73,7 @@ class LocalLink:
 
     def open(self, cut: ZoneCut) -> None:
         """Open the route here: the authority serves the zone now."""
-        edge, authority = self._edge, self._authority
+        edge, authority = self._edge, self.authority
         route = edge.zones.add(cut)
         edge.on_serving(route)
         self._route = route
@@ -123,7 +123,7 @@ class LocalLink:
         has_to_wait = self._is_waited_for or self._is_parked or self._backpressure.active
         # After a handover the end of the zone is still on its way to the edge. A publish in between
         # would be refused.
-        return self._authority.serving and not has_to_wait
+        return self.authority.serving and not has_to_wait
 
     def publish(self, publication: Publication) -> None:
         """
@@ -150,7 +150,7 @@ class LocalLink:
         way = self._way_in()
         if way is None or way[2].unclaimed:
             return None
-        authority = self._authority
+        authority = self.authority
         return *way, authority.append_qos0 if authority.stores_qos0 else None
 
     def _way_in(self) -> tuple[Route, PublishVerdict, EdgePeer] | None:
@@ -187,7 +187,7 @@ class LocalLink:
         left = self._edge.router.forward(run, *way)
         if left is None:
             return False
-        self._authority.append_qos0((run,))
+        self.authority.append_qos0((run,))
         self.deliver_rest(run, left)
         return True
 
@@ -195,7 +195,7 @@ class LocalLink:
         edge = self._edge
         if not (edge.outboxes.is_idle(route) and edge.router.belongs(run, route, TAKEN)):
             return False
-        self._authority.append_run(run, receipt=(self, run))
+        self.authority.append_run(run, receipt=(self, run))
         return True
 
     def deliver_rest(self, run: Run, left: list[tuple[Session, range]]) -> None:
@@ -210,7 +210,7 @@ class LocalLink:
         self, keys: Iterable[MarkKey], answered: Callable[[dict[MarkKey, int]], None]
     ) -> None:
         """Ask how far the authority has accepted these streams."""
-        asked, authority = list(keys), self._authority
+        asked, authority = list(keys), self.authority
         authority.in_order(lambda: answered({key: authority.marks.get(key, 0) for key in asked}))
 
     def open_stream(self, key: MarkKey, user: StreamUser) -> LocalOutboxStream:
@@ -222,7 +222,7 @@ class LocalLink:
     def add_interest(self, topic_filter: str, request: int, *, retained: bool) -> None:
         """Ask for deliveries, and once for the `retained` messages."""
         assert self._peer is not None
-        self._authority.reception.add_interest(self._peer, topic_filter, request, retained)
+        self.authority.reception.add_interest(self._peer, topic_filter, request, retained)
 
     def answer_now(self, topic_filter: str) -> tuple[LogPosition, Retained] | None:
         """
@@ -234,10 +234,10 @@ class LocalLink:
         route, peer = self._route, self._peer
         if route is None or peer is None:
             return None
-        retained = self._authority.reception.add_interest_now(peer, topic_filter)
+        retained = self.authority.reception.add_interest_now(peer, topic_filter)
         if retained is None:
             return None
-        offset = self._authority.delivered
+        offset = self.authority.delivered
         if route.position is None or offset > route.position.offset:
             route.reach(offset)
         return LogPosition(route.part, offset), retained
@@ -245,12 +245,12 @@ class LocalLink:
     def remove_interest(self, topic_filter: str) -> None:
         """Remove an interest: no more deliveries."""
         assert self._peer is not None
-        self._authority.reception.remove_interest(self._peer, topic_filter)
+        self.authority.reception.remove_interest(self._peer, topic_filter)
 
     def sync(self, filters: Iterable[str], claims: Iterable[str]) -> None:
         """Replace the interest, and claim the subtrees that were inherited."""
         assert self._peer is not None
-        self._catch_up(self._authority.reception.sync(self._peer, filters, self._processed(claims)))
+        self._catch_up(self.authority.reception.sync(self._peer, filters, self._processed(claims)))
         self._complete(tuple(claims))
 
     def beat(self) -> None:
@@ -259,7 +259,7 @@ class LocalLink:
         come.
         """
         if self._route is not None:
-            self._route.reach(self._authority.delivered)
+            self._route.reach(self.authority.delivered)
 
     def set_low_water(
         self,
@@ -269,7 +269,7 @@ class LocalLink:
     ) -> None:
         """Set the offsets above which this node's sessions need records."""
         if self._peer is not None:
-            self._authority.reception.set_low_water(self._peer, places, kept, holders)
+            self.authority.reception.set_low_water(self._peer, places, kept, holders)
 
     def report_group(self, group: str, report: GroupReport) -> None:
         """Report on the members of a group."""
@@ -352,13 +352,13 @@ class LocalLink:
         """
         if self._route is not None:
             self._edge.cuts.on_forgotten_cut(self._route, cut)
-            self._edge.cursors.on_forgotten_cut(self._route, cut, self._authority.predecessor)
+            self._edge.cursors.on_forgotten_cut(self._route, cut, self.authority.predecessor)
 
     def announce_end(self, apex: str, epoch: int, offset: int | None = None) -> None:
         """
         Close the link, as another node serves the zone; or follow the return of a child's zone.
         """
-        if apex != self._authority.apex:
+        if apex != self.authority.apex:
             if self._route is not None and offset is not None:
                 after = StreamPosition(epoch=self._epoch, offset=offset)
                 self._edge.cuts.on_reclaimed(self._route, apex, epoch, after)
@@ -405,20 +405,20 @@ class LocalLink:
         self, message: Message, key: MarkKey, sequence: int, taken: Callable[[], None]
     ) -> PublishVerdict:
         """Publish a message, with its id in this stream; `taken` runs when it is durable."""
-        return self._authority.publish(message, key, sequence, (self, taken))
+        return self.authority.publish(message, key, sequence, (self, taken))
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Run `action` when all accepted publishes are durable and delivered."""
-        self._authority.in_order(action)
+        self.authority.in_order(action)
 
     def cut_for(self, topic: str) -> ZoneCut | None:
         """Return the cut that covers a refused topic."""
-        return self._authority.cut_for(topic)
+        return self.authority.cut_for(topic)
 
     @property
     def is_serving(self) -> bool:
         """True if the zone is served here."""
-        return self._authority.serving
+        return self.authority.serving
 
     # internal
 
@@ -430,7 +430,7 @@ class LocalLink:
     def _send_entry(self, item: Item) -> None:
         if isinstance(item, Publication):
             self._send_one(item)
-        elif self._authority.publish_run(item, receipt=(self, item) if item.qos else None):
+        elif self.authority.publish_run(item, receipt=(self, item) if item.qos else None):
             self._check_outbound()
         else:
             assert self._route is not None
@@ -449,7 +449,7 @@ class LocalLink:
             assert flow is not None and flow.origin is not None
             key, sequence = flow.origin
         receipt = (self, publication) if message.qos else None
-        verdict = self._authority.publish(message, key, sequence, receipt)
+        verdict = self.authority.publish(message, key, sequence, receipt)
         if verdict is TAKEN:
             self._check_outbound()
             return
@@ -460,7 +460,7 @@ class LocalLink:
         if verdict is PublishVerdict.PARKED:
             self._is_parked = True
             return
-        cut = self._authority.cut_for(message.topic)
+        cut = self.authority.cut_for(message.topic)
         if cut is not None:
             below = self._edge.zones.add(cut)
             self._edge.publisher.move_below(self._route, below)
@@ -471,7 +471,7 @@ class LocalLink:
         return route.position.offset if route.position.epoch == epoch else 0
 
     def _catch_up(self, catch_up: EdgeCatchUp) -> None:
-        authority, after = self._authority, catch_up.after
+        authority, after = self.authority, catch_up.after
         until = authority.delivered
         while after is not None and after < until and self._peer is not None:
             chunk, records = authority.reception.backlog(self._peer, catch_up, after, until)
@@ -482,7 +482,7 @@ class LocalLink:
     def _processed(self, claims: Iterable[str]) -> dict[str, int | None]:
         assert self._route is not None
         known = {apex: self._route.processed(apex) for apex in claims}
-        epoch = self._authority.epoch
+        epoch = self.authority.epoch
         return {
             apex: position.offset if position is not None and position.epoch == epoch else None
             for apex, position in known.items()
@@ -491,7 +491,7 @@ class LocalLink:
     def _complete(self, claims: Collection[str]) -> None:
         assert self._route is not None
         assert self._peer is not None
-        done = partial(self._authority.reception.on_claimed, self._peer, claims)
+        done = partial(self.authority.reception.on_claimed, self._peer, claims)
         self._edge.on_claimed(self._route, claims, done)
 
     def _claims(self, route: Route) -> tuple[str, ...]:
@@ -503,7 +503,7 @@ class LocalLink:
         return (route.apex, *claims) if is_told else tuple(claims)
 
     def _marks(self, route: Route) -> dict[MarkKey, int]:
-        return {d.key: self._authority.marks.get(d.key, 0) for d in route.queue.doubts}
+        return {d.key: self.authority.marks.get(d.key, 0) for d in route.queue.doubts}
 
     def _resume(self) -> None:
         route = self._route
