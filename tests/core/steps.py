@@ -128,6 +128,17 @@ class Steps:
             data = data[size:]
         return "pieces", self._client(), pieces, self._chance(2)
 
+    def _step_pings(self) -> Step:
+        data = b"\xc0\0" * self._random.randrange(1, 5)
+        pieces: list[bytes] = []
+        while data:
+            size = self._random.choice([1, 1, 2, 3, len(data)])
+            pieces.append(data[:size])
+            data = data[size:]
+        if self._chance(4):
+            pieces.append(self._packet()[:1_000])  # A core may read less of it at once.
+        return "pings", self._client(), pieces
+
     def _step_link(self) -> Step:
         return "link", self._random.randrange(9), self._stored()
 

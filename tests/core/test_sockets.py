@@ -337,6 +337,22 @@ def test_before_there_is_a_session_everything_is_for_others(core: Any) -> None:
 
 
 @both
+def test_further_pieces_of_a_first_packet_are_for_nobody(core: Any) -> None:
+    """Others know its length: 5,000 clients that sent CONNECT byte by byte took all their turns."""
+    with a_bench(core) as bench:
+        packet_reader = bench.publisher.packet_reader
+        packet_reader.close()
+        for data in (b"\x10", b"\x0c"):
+            assert [(bench.number, FED)] == bench.wait(data)
+            assert packet_reader.step() is None
+        for byte in bytes(11):
+            assert bench.wait(bytes((byte,))) is None
+        assert 14 == packet_reader.awaited
+        assert [(bench.number, FED)] == bench.wait(b"\0")
+        assert (0x10, bytes(12)) == packet_reader.step()
+
+
+@both
 def test_one_that_has_just_connected_is_read_out_of_turn(core: Any) -> None:
     with a_bench(core) as bench:
         bench.publisher.packet_reader.close()

@@ -11,7 +11,7 @@ from txbroker.directory.entry_replicator import LISTS, SLICE, EntryReplicator, R
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH
 from txbroker.directory.members import Member, Members
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.reachability import ATTEMPTS
 from txbroker.directory.replica_peer import PENDING
 from txbroker.directory.requests import Ended, Register, Registered
@@ -40,7 +40,7 @@ class Bench:
         self.registrar = EntryReplicator(
             self.members,
             self.here,
-            NodeLife(number=7, now=lambda: self.now),
+            NodeLifetime(number=7, now=lambda: self.now),
             silence=SilentMembers(self.members, 10.0, lambda: self.now),
             ports=ReplicatorPorts(
                 on_known=self.known.append,

@@ -10,7 +10,7 @@ from tests.support.keeping import MemoryTable
 from txbroker.directory.directory import Directory, DirectorySettings, DirectoryTables, ShellPorts
 from txbroker.directory.effects import Procedure, SendRequest
 from txbroker.directory.members import Members
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.session_ownership import OwnershipTables
 from txbroker.edge.sessions.connect_runner import ConnectRunner
 from txbroker.edge.sessions.edge import Edge
@@ -38,7 +38,7 @@ class Alone:
                 sites=MemoryTable(),
             ),
             host=SessionTransfer(edge, self.successions, MemoryTable(), MemoryTable()),
-            life=NodeLife(number=edge.incarnation, now=now),
+            life=NodeLifetime(number=edge.incarnation, now=now),
             settings=DirectorySettings(),
             shell=ShellPorts(spawn=self.run, wake=lambda: None, make_token=lambda: b"token"),
         )

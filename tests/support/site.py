@@ -24,7 +24,7 @@ from txbroker.directory.effects import AwaitDurable, Pause, Procedure, SendReque
 from txbroker.directory.entry import DirectoryWill
 from txbroker.directory.member_admission import MemberProbe
 from txbroker.directory.members import Members
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.reachability import SHORTEST
 from txbroker.directory.requests import (
     OtherView,
@@ -320,7 +320,7 @@ class Node:
                 sites=store.table("sites"),
             ),
             host=self.host,
-            life=NodeLife(
+            life=NodeLifetime(
                 number=self.life,
                 now=lambda: site.now,
                 lived=lambda: int(site.now * 1e6),

@@ -30,7 +30,7 @@ from txbroker.directory.lost_members import LostMembers
 from txbroker.directory.member_admission import MemberAdmission
 from txbroker.directory.members import Members
 from txbroker.directory.move_sweep import MoveSweep
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.reachability import Reachability
 from txbroker.directory.requests import (
     AskPendingPublishes,
@@ -115,7 +115,7 @@ class Directory:
         members: Members,
         tables: DirectoryTables,
         host: SessionHost,
-        life: NodeLife,
+        life: NodeLifetime,
         settings: DirectorySettings,
         shell: ShellPorts,
     ) -> None:

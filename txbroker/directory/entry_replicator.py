@@ -28,7 +28,7 @@ from txbroker.directory.entry_relays import EntryRelays
 from txbroker.directory.entry_table import EntryTable
 from txbroker.directory.entry_updates import BATCH, EntrySources, EntryUpdates
 from txbroker.directory.members import Members
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.rendezvous_hash import majority
 from txbroker.directory.replica_peer import FIRST_PAUSE, PENDING, ReplicaPeer
 from txbroker.directory.requests import Register, Registered
@@ -88,7 +88,7 @@ class EntryReplicator:
         self,
         members: Members,
         entries: EntryTable,
-        life: NodeLife,
+        life: NodeLifetime,
         *,
         silence: SilentMembers,
         ports: ReplicatorPorts,

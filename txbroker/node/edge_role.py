@@ -14,7 +14,7 @@ from txbroker.delegation.rpc.node_retirement import NodeRetirement
 from txbroker.directory.directory import Directory, ShellPorts
 from txbroker.directory.directory import DirectoryTables as DirectoryTables
 from txbroker.directory.members import Members
-from txbroker.directory.node_life import NodeLife
+from txbroker.directory.node_lifetime import NodeLifetime
 from txbroker.directory.rpc.directory_calls import DirectoryCalls
 from txbroker.directory.rpc.directory_service import DirectoryService
 from txbroker.directory.rpc.request_server import RequestServer
@@ -263,7 +263,7 @@ class EdgeRole:
                 sites=tables.table("directory.sites"),
             ),
             host=self.transfer,
-            life=NodeLife(
+            life=NodeLifetime(
                 number=node_base.node_grant.incarnation,
                 now=node_base.reactor.seconds,
                 lived=node_base.data_directory.lived,

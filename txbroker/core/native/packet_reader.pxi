@@ -134,6 +134,10 @@ cdef class Input:
         """Whether everything that came is worked off."""
         return not self.tail_size and <Py_ssize_t>self.at == PyBytes_GET_SIZE(self.data)
 
+    cdef bint is_new(self) noexcept:
+        """As in the reference."""
+        return False
+
     cdef bytes joined(self, const char* data, size_t size):
         """
         The packet whose beginning came before, joined with this; None: it is not whole yet, and was
@@ -146,6 +150,10 @@ cdef class Input:
             return None
         whole, self.data = self.data, b""
         return whole
+
+    cdef bint take_pings(self, const char* data, size_t size, double now) except -1:
+        """As in the reference."""
+        return False
 
     cdef size_t answered(self, bytes data, size_t at) except? 0:
         """As in the reference, from `at` on; where that ends."""
@@ -371,6 +379,41 @@ cdef class PacketReader(Input):
             self.qos0 = self.qos12 = None
         self.is_fed = self.has_more or self.fault is not None
         return found
+
+    cdef bint is_new(self) noexcept:
+        return self.session is None
+
+    cdef bint take_pings(self, const char* data, size_t size, double now) except -1:
+        cdef size_t half = self.tail_size, total = half + size
+        if not self.are_pings(data, size) or not self.may_take_pings():
+            return False
+        if half:
+            Py_XDECREF(self.tail)
+            self.tail = NULL
+            self.tail_size = 0
+        if total & 1:
+            self.wanted = 2
+            self.grow_tail(data + size - 1, 1)
+        if total > 1:
+            self.heard_at = now
+            self.packet_writer.put_pongs(total // 2)
+        return True
+
+    cdef bint are_pings(self, const char* data, size_t size) noexcept:
+        """Whether this, behind so many bytes of a PINGREQ, is nothing else."""
+        cdef size_t half = self.tail_size, place
+        for place in range(size):
+            if <Byte>data[place] != (0 if (half + place) & 1 else 0xC0):
+                return False
+        return True
+
+    cdef bint may_take_pings(self) noexcept:
+        """As in the reference."""
+        if self.session is None or self.is_fed or self.tail_size > 1:
+            return False
+        if self.tail_size and PyBytes_AS_STRING(<bytes>self.tail)[0] != <char>0xC0:
+            return False
+        return self.packet_writer.descriptor >= 0 and self.packet_writer.is_open()
 
     cdef size_t answered(self, bytes data, size_t at) except? 0:
         cdef Frame frame

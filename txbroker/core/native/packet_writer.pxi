@@ -76,6 +76,10 @@ cdef class PacketWriter:
     @property
     def has_room(self):
         """As in the reference."""
+        return self.is_open()
+
+    cdef bint is_open(self) noexcept:
+        """Whether what can wait may be sent now."""
         if self.window != NULL and self.window.first.size() >= self.room(QUEUE_BYTES):
             return False
         return self.output.size() < self.mark()
@@ -114,6 +118,14 @@ cdef class PacketWriter:
     cdef int put(self, const void* data, size_t size) except -1:
         self.note()
         self.output.append(data, size)
+        return self.note_output()
+
+    cdef int put_pongs(self, size_t count) except -1:
+        """Answer so many PINGREQ packets [MQTT-3.12.4-1]."""
+        cdef size_t index
+        self.note()
+        for index in range(count):
+            self.output.append(b"\xd0\0", 2)
         return self.note_output()
 
     def send(self, bytes data not None):

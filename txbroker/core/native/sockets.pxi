@@ -366,12 +366,14 @@ cdef class Sockets:
         if is_amid:
             return FED if packet_reader.tail_size == packet_reader.wanted else 0
         try:
+            if packet_reader.take_pings(read_buffer, size, now):
+                return 0
             if packet_reader.is_fed:
                 packet_reader.add(read_buffer, size)
                 return FED
             data = packet_reader.joined(read_buffer, size)
             if data is None:
-                return FED
+                return 0 if packet_reader.is_new() else FED
             if packet_reader.buffer_rest(data, self.forward(packet_reader, data, now)):
                 return 0
         except Exception as error:

@@ -27,6 +27,8 @@ from txbroker.mqtt.wire.return_codes import ProtocolViolation
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
+PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
+
 
 class PacketReader:
     """
@@ -152,6 +154,39 @@ class PacketReader:
         self.qos12 = self._run(gathered[1], serial)
         self.is_fed = self.has_more or self.fault is not None
         return found
+
+    @property
+    def is_new(self) -> bool:
+        """True if no session is open: the caller knows the length of the incomplete packet."""
+        return self._session is None
+
+    def take_pings(self, data: bytes, now: float) -> bool:
+        """
+        Answer PINGREQ packets if they and the beginning of one are all that a socket brought.
+
+        Return False if nothing was processed: the bytes hold something else, or output waits.
+        """
+        whole = PINGREQ[: self._framer.pending] + data
+        count = len(whole) // 2
+        is_ping = whole == (PINGREQ * (count + 1))[: len(whole)]
+        if not is_ping or not self._may_take_pings():
+            return False
+        if len(whole) > len(data):
+            self._framer.joined(data)
+        self._framer.feed(whole[2 * count :])
+        if count:
+            self.heard_at = now
+            self._packet_writer.send(PINGRESP * count)  # [MQTT-3.12.4-1]
+        return True
+
+    def _may_take_pings(self) -> bool:
+        """True if a PINGREQ needs no decision, and what is left of earlier bytes begins one."""
+        packet_writer, half = self._packet_writer, self._framer.pending
+        if self._session is None or self.is_fed or half > 1:
+            return False
+        if half and self.first_byte != PINGREQ[0]:
+            return False
+        return packet_writer.descriptor >= 0 and packet_writer.has_room
 
     def answered(self, data: bytes) -> int:
         """

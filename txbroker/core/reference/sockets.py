@@ -222,9 +222,9 @@ class Sockets:
         The thread that reads `clock` runs nothing in between, but other threads may run.
 
         Return the descriptors for the caller, or None. Each has its events of `epoll`, or `FED` if
-        its bytes are in the packet reader. A further piece of a long incomplete packet may be
-        missing. The caller must first call `notify_output`, even for an empty list. `interest` has
-        EPOLLIN for each descriptor that may be read.
+        its bytes are in the packet reader. A further piece of a long incomplete packet, or of a
+        first packet, may be missing. The caller must first call `notify_output`, even for an empty
+        list. `interest` has EPOLLIN for each descriptor that may be read.
 
         Runs for the journal may wait up to 10 ms to be journaled together, but never until other
         code runs. If the ready connections have more than the turn's work, some are not read.
@@ -259,10 +259,15 @@ class Sockets:
         if not data:
             return EPOLLIN
         try:
+            if isinstance(packet_reader, PacketReader) and packet_reader.take_pings(data, now):
+                return 0
             if packet_reader.is_fed:
                 packet_reader.feed(data)
                 return FED
             whole = packet_reader.joined(data)
+            # A crowd that sends CONNECT byte by byte would take all turns of the caller.
+            if whole is None and isinstance(packet_reader, PacketReader) and packet_reader.is_new:
+                return 0
             if whole is not None and packet_reader.buffer_rest(
                 whole, self._forward(packet_reader, whole, now)
             ):

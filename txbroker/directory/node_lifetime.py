@@ -10,7 +10,7 @@ from txbroker.model.machine_time import UNKNOWN, MachineTime
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class NodeLife:
+class NodeLifetime:
     """
     The life of a process; the `number` of each start is greater.
 
