@@ -66,7 +66,7 @@ BOUNDS: dict[str, tuple[Callable[[pytest.MonkeyPatch, Node, int], None], str]] =
 
 
 def tables(node: Node) -> dict[str, int]:
-    return {size.name: size.entries for size in node._sizes.all() if size.name in NAMES}
+    return {size.name: size.entries for size in node._figures.sizes() if size.name in NAMES}
 
 
 async def work(cluster: Cluster) -> Client:

@@ -224,7 +224,7 @@ PLANTS: dict[str, Plant] = {
         28, lambda n: route(n).port._live, lambda p: {"_consumed": 1 << 40}
     ),
     "a gap between sequences": Plant(
-        1, lambda n: route(n).port._live, lambda p: {"_batch": [early_publish()], **ONE}
+        1, lambda n: route(n).port._live, lambda p: {"batch": [early_publish()], **ONE}
     ),
     "credit told that is none": Plant(
         20, lambda n: route(n).port._consumer, lambda c: {"_consumed_told": 1 << 40}
