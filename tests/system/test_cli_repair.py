@@ -165,6 +165,22 @@ def test_a_removed_part(node: NodeProcess, is_clean: bool) -> None:
         assert [b"after"] == [m.payload for m in sub.take(1)]
 
 
+def test_a_removed_state(node: NodeProcess) -> None:
+    """A new state beside the logs would know of no delegation, without a word."""
+    node.kill()
+    for name in ("state.json", "state.copy"):
+        (node.data / name).unlink()
+
+    node.start(ready=False)
+    assert 1 == node.wait()
+    reason = str(node.wait_event("node.refused")["reason"])
+    assert reason.startswith(f"{node.data}/state.json: missing, beside the logs of a node; restore")
+
+    done = run("repair", node.data)
+    assert 1 == done.returncode
+    assert done.stderr.startswith(f"Error: {node.data}/state.json: missing, with no copy; restore")
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_removed_tables(node: NodeProcess, is_clean: bool) -> None:
     """Without a word the sessions of all clients would begin anew."""

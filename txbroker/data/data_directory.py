@@ -49,21 +49,33 @@ log = get_logger()
 SCAN_STEPS = 32
 """Steps of a quarter of a MiB that the scan for damage does in a second."""
 
+JOURNAL = "journal"
 TABLES = "tables"
-"""The folder of the log of all small state: sessions, marks, retained messages."""
+"""The folders of the journal's parts, and of the log of small state: sessions and marks."""
 
 _END = object()
 
 
-def require_tables(data: Path, *, is_new: bool) -> None:
+def has_lost_state(data: Path) -> bool:
+    """True if a data folder without a state has logs, which a node writes after its first state."""
+    return any(any((data / name).glob("*")) for name in (TABLES, JOURNAL))
+
+
+def require_folders(data: Path, *, is_new: bool) -> None:
     """
-    Make the tables' folder of a new node; raises `StoreError` if another node's is missing.
+    Make the tables' folder of a new node; raises `StoreError` if a part of a node's data is lost.
 
     The folder is durable before the first state. Otherwise a start without it would pass for one
-    of a node that never had a session.
+    of a node that never had a session. A start without the state would forget the node's grant and
+    its delegations without a word.
     """
     folder = data / TABLES
     try:
+        if is_new and has_lost_state(data):
+            raise StoreError(
+                f"{data}/state.json: missing, beside the logs of a node; restore the file from a"
+                " backup, or use another `data` folder"
+            )
         if is_new:
             make_folder(folder)
         if folder.is_dir():
@@ -136,7 +148,7 @@ class DataDirectory:
             longest_gap=LONGEST_DOWN,
         )
         self.journals = Journals(
-            data / "journal",
+            data / JOURNAL,
             self.committer,
             _on_trimmed,
             segment_bytes=settings.segment_bytes,

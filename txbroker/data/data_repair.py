@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from txbroker.data.data_directory import TABLES
+from txbroker.data.data_directory import JOURNAL, TABLES, has_lost_state
 from txbroker.delegation.state import node_state
 from txbroker.journal.store import part_meta
 from txbroker.journal.store.journal_parts import part_folder
@@ -63,6 +63,8 @@ def repair(folder: Path) -> list[str]:
                 lines += _repair_log(Path(path))
             except OSError as error:
                 raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
+    if not (folder / "state.json").exists() and has_lost_state(folder):
+        lost.append(f"{folder}/state.json: missing, with no copy; restore the file from a backup")
     try:
         lines += _remake_tables(folder)
         lines += _remake_part(folder)
@@ -86,7 +88,7 @@ def _remake_part(data: Path) -> list[str]:
     key = _served_part(data / "state.json")
     if key is None:
         return []
-    folder = part_folder(data / "journal", key)
+    folder = part_folder(data / JOURNAL, key)
     if (folder / "part.json").exists() or (folder / "part.copy").exists():
         return []
     make_folder(folder)

@@ -16,7 +16,7 @@ import attrs
 from txbroker.config import Address, NodeConfig
 from txbroker.core import Router
 from txbroker.data import backups
-from txbroker.data.data_directory import DataDirectory, StoreSettings, require_tables
+from txbroker.data.data_directory import DataDirectory, StoreSettings, require_folders
 from txbroker.delegation.grant_state import NodeState
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.state.node_state import DataFolder
@@ -103,7 +103,7 @@ class NodeBase:
         self.channels = Channels()
         self.folder = DataFolder(config.data, on_failed=lambda error: on_fatal(str(error)))
         state = self.folder.load(config.node, config.zone)
-        require_tables(config.data, is_new=not state.incarnation)
+        require_folders(config.data, is_new=not state.incarnation)
         made = self._made_at(state)
         self.node_grant = self._build_standing(state, made)
         self.was_copied = made is not None
