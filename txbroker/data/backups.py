@@ -21,6 +21,7 @@ from pathlib import Path
 
 import attrs
 
+from txbroker.data.data_directory import JOURNAL, TABLES
 from txbroker.delegation.grant_state import NodeState
 from txbroker.delegation.state.node_state import RESERVE
 from txbroker.model.errors import StoreError
@@ -223,6 +224,9 @@ def _copy(
     made = part
     try:
         folders = {part}
+        for name in (TABLES, JOURNAL):  # an empty one, too: a start refuses a folder without them
+            (part / name).mkdir(parents=True, exist_ok=True)
+            folders.add(part / name)
         for file in files:
             copy = part / file.name
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -56,36 +56,41 @@ TABLES = "tables"
 _END = object()
 
 
+def missing_folders(data: Path, *, owns_zone: bool) -> list[Path]:
+    """Return the folders without which the data of a node is not whole."""
+    names = (TABLES, JOURNAL) if owns_zone else (TABLES,)
+    return [data / name for name in names if not (data / name).is_dir()]
+
+
 def has_lost_state(data: Path) -> bool:
     """True if a data folder without a state has logs, which a node writes after its first state."""
     return any(any((data / name).glob("*")) for name in (TABLES, JOURNAL))
 
 
-def require_folders(data: Path, *, is_new: bool) -> None:
+def require_folders(data: Path, *, is_new: bool, owns_zone: bool) -> None:
     """
-    Make the tables' folder of a new node; raises `StoreError` if a part of a node's data is lost.
+    Make the folders of a new node; raises `StoreError` if one of another node's is missing.
 
-    The folder is durable before the first state. Otherwise a start without it would pass for one
-    of a node that never had a session. A start without the state would forget the node's grant and
-    its delegations without a word.
+    The folders are durable before the first state. Otherwise a start without them would pass for
+    one of a node that never had a session or a record. A start without the state would forget the
+    node's grant and its delegations without a word.
     """
-    folder = data / TABLES
+    if is_new and has_lost_state(data):
+        raise StoreError(
+            f"{data}/state.json: missing, beside the logs of a node; restore the file from a"
+            " backup, or use another `data` folder"
+        )
     try:
-        if is_new and has_lost_state(data):
-            raise StoreError(
-                f"{data}/state.json: missing, beside the logs of a node; restore the file from a"
-                " backup, or use another `data` folder"
-            )
         if is_new:
-            make_folder(folder)
-        if folder.is_dir():
-            return
+            for name in (TABLES, JOURNAL):
+                make_folder(data / name)
     except OSError as error:
-        raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
-    raise StoreError(
-        f"{folder}: this folder is missing; restore it from a backup, or give up the sessions that"
-        f" it had with: txbroker repair {data}"
-    )
+        raise StoreError(f"{data}: cannot be written: {error.strerror}") from error
+    for folder in missing_folders(data, owns_zone=owns_zone):
+        raise StoreError(
+            f"{folder}: this folder is missing; restore it from a backup, or use another `data`"
+            " folder"
+        )
 
 
 @attrs.frozen(kw_only=True)

@@ -6,15 +6,13 @@ import json
 import os
 from pathlib import Path
 
-from txbroker.data.data_directory import JOURNAL, TABLES, has_lost_state
+from txbroker.data.data_directory import has_lost_state, missing_folders
 from txbroker.delegation.state import node_state
 from txbroker.journal.store import part_meta
-from txbroker.journal.store.journal_parts import part_folder
 from txbroker.journal.store.part_folders import is_dropped
 from txbroker.model.errors import StoreError
-from txbroker.model.log_position import JournalId
 from txbroker.storage import atomic_file, checked_file, newest_segment
-from txbroker.storage.files import make_folder, sync_folder
+from txbroker.storage.files import sync_folder
 from txbroker.storage.recovery import (
     SegmentScan,
     find_fault,
@@ -26,6 +24,8 @@ from txbroker.storage.recovery import (
 from txbroker.storage.segment import Segment, pack_segment, segment_path
 
 _SMALL_FILES = {"state.json": node_state.UNCHECKED, "part.json": part_meta.UNCHECKED}
+
+_BACKUP = "restore it from a backup"
 
 _MOST = 1 << 32
 """The most entries of one segment: so many batches, each with so many records."""
@@ -63,52 +63,27 @@ def repair(folder: Path) -> list[str]:
                 lines += _repair_log(Path(path))
             except OSError as error:
                 raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
-    if not (folder / "state.json").exists() and has_lost_state(folder):
-        lost.append(f"{folder}/state.json: missing, with no copy; restore the file from a backup")
-    try:
-        lines += _remake_tables(folder)
-        lines += _remake_part(folder)
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be repaired: {error.strerror}") from error
+    lost += _missing(folder)
     if lost:
         raise IncompleteRepair("; ".join(lost), lines)
     return lines
 
 
-def _remake_tables(data: Path) -> list[str]:
-    folder = data / TABLES
-    if folder.is_dir() or not (data / "state.json").exists():
-        return []
-    make_folder(folder)
-    return [f"{folder}: is missing; the node goes on without the sessions that it had"]
+def _missing(data: Path) -> list[str]:
+    """Return a line for each part of the data that is missing: nothing can replace it."""
+    if not (data / "state.json").exists():
+        is_lost = has_lost_state(data)
+        return [f"{data}/state.json: missing, with no copy; {_BACKUP}"] if is_lost else []
+    lacks = missing_folders(data, owns_zone=_owns_zone(data / "state.json"))
+    return [f"{lack}: missing; {_BACKUP}" for lack in lacks]
 
 
-def _remake_part(data: Path) -> list[str]:
-    """Make the part of the served zone anew if its folder is gone; its numbers begin far above."""
-    key = _served_part(data / "state.json")
-    if key is None:
-        return []
-    folder = part_folder(data / JOURNAL, key)
-    if (folder / "part.json").exists() or (folder / "part.copy").exists():
-        return []
-    make_folder(folder)
-    lines = [f"{folder}: is missing; the journal goes on without its records"]
-    if not list_segments(folder):
-        newest_segment.write(folder, _create_segment_at(folder, None, 1, 1 + _MOST))
-        sync_folder(folder)
-    part_meta.save(folder, part_meta.PartMeta(key=key))
-    return lines
-
-
-def _served_part(state: Path) -> JournalId | None:
-    """Return the part that the node appends to; None if it serves no zone, or nobody knows."""
+def _owns_zone(state: Path) -> bool:
+    """True if the state is one of a node with a zone."""
     try:
-        raw = json.loads(state.read_bytes())
-        if raw["zone"] is None or not raw["serving"] or raw["absorbing"] or raw["divergent"]:
-            return None
-        return JournalId(raw["zone"], raw["epoch"])
+        return json.loads(state.read_bytes())["zone"] is not None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # the check of the file itself tells
+        return False  # the check of the file itself tells
 
 
 def _repair_log(folder: Path) -> list[str]:

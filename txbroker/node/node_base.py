@@ -103,7 +103,9 @@ class NodeBase:
         self.channels = Channels()
         self.folder = DataFolder(config.data, on_failed=lambda error: on_fatal(str(error)))
         state = self.folder.load(config.node, config.zone)
-        require_folders(config.data, is_new=not state.incarnation)
+        require_folders(
+            config.data, is_new=not state.incarnation, owns_zone=config.zone is not None
+        )
         made = self._made_at(state)
         self.node_grant = self._build_standing(state, made)
         self.was_copied = made is not None

@@ -15,6 +15,7 @@ import cattrs
 import pytest
 
 from tests.support.recorders import cut
+from txbroker.data.data_directory import require_folders
 from txbroker.data.data_repair import repair
 from txbroker.delegation.delegation_table import Delegation, DelegationState
 from txbroker.delegation.grant_state import NodeState
@@ -183,6 +184,7 @@ def test_start_without_descriptors_is_one_line(
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_anywhere_is_refused(folder: DataFolder, file: Path, bit: int) -> None:
     """Also in the format, the checksum or its name; `repair` puts the copy back."""
+    require_folders(file.parent, is_new=True, owns_zone=True)
     folder.save(STATE)
     whole = file.read_bytes()
     for place in range(len(whole)):
@@ -193,13 +195,14 @@ def test_a_flipped_bit_anywhere_is_refused(folder: DataFolder, file: Path, bit: 
         assert str(file) in reason
         assert "is newer than" in reason or f"txbroker repair {file.parent}" in reason, reason
     copy = file.with_suffix(".copy")
-    assert f"{file}: put back from {copy}" == repair(file.parent)[0]
+    assert [f"{file}: put back from {copy}"] == repair(file.parent)
     assert STATE == folder.load("garage", "home/garage")
     assert [] == repair(file.parent)
 
 
 def test_a_missing_state_is_no_new_node(folder: DataFolder, file: Path) -> None:
     """A new root would give offsets again that its sessions have seen."""
+    require_folders(file.parent, is_new=True, owns_zone=True)
     folder.save(STATE)
     file.unlink()
     assert "missing; put its copy back with: txbroker repair" in refusal(folder)

@@ -51,11 +51,6 @@ class OffsetReservation:
         self._offset = 0
         self.ample = 0
 
-    def has_given(self, epoch: int) -> bool:
-        """True if a bound of this epoch is stored: the part was durable before the bound."""
-        known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
-        return known.epoch == epoch
-
     def open(self, part: JournalPart) -> None:
         """Continue a part above every offset that may have been assigned before."""
         known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")

@@ -123,9 +123,6 @@ class ZoneStore:
         own = self._journals.get(JournalId(self._zone, known))
         if predecessor is None and own is not None and self._journals.get(key) is None:
             predecessor = LogPosition(own.key, own.next - 1)
-        if self._journals.get(key) is None and self._ceiling.has_given(epoch):
-            # A new part in place of a lost one would read as a journal without records.
-            raise self._journals.missing(key)
         part = self._journals.create(key, predecessor)
         before = part.predecessor
         if before is not None and before[0].zone == self._zone and known != epoch:

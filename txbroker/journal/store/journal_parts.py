@@ -366,14 +366,6 @@ class Journals:
         save(folder, meta)
         return self._part(folder, meta)
 
-    def missing(self, key: JournalId) -> StoreError:
-        """Return the error of a part that was durable here, and whose folder is gone."""
-        folder = part_folder(self._folder, key)
-        return StoreError(
-            f"{folder}: this part of the journal is missing; restore the folder from a backup, or"
-            f" go on without its records with: txbroker repair {self._data}"
-        )
-
     def adopt(self, folder: Path) -> None:
         """
         Move a part from another folder of the same disk here, durably; raises `StoreError`.

@@ -287,10 +287,9 @@ class Poller:
     def _feed(self, number: int) -> None:
         descriptor = self._watched[number]
         if descriptor is not None:
-            # The protocol of a dialed connection may be a wrapper by an endpoint.
-            connection = descriptor.packet_writer.connection
             try:
-                connection.on_input()
+                # The protocol of a dialed connection may be a wrapper by an endpoint.
+                descriptor.packet_writer.connection.on_input()
             except Exception as error:
                 self._fail(descriptor, error)
 
