@@ -111,7 +111,6 @@ class Committer:
         self._timers = ports.timers
         self._end_turn = ports.end_turn
         self._events = events
-        self._is_due = False
         self._is_awaited = False
         self._is_sync = durability is Durability.SYNC  # else no caller waits for a sync
         self._is_behind = False
@@ -156,17 +155,17 @@ class Committer:
         if self._next and self._running is None and not self._unsynced:
             self._ready.extend(self._next)  # no sync is left that would tell them
             self._next.clear()
-            self._be_due()
+            self._mark_dirty(self)
 
     def touch(self, log: SegmentLog) -> None:
         """Schedule the write of `log`, which has staged entries, for the end of the turn."""
         self._staged[log] = None
-        self._be_due()
+        self._mark_dirty(self)
 
     def before_write(self, action: _Action) -> None:
         """Call `action` once at the end of the turn, before the logs are written; it may stage."""
         self._before_write[action] = None
-        self._be_due()
+        self._mark_dirty(self)
 
     def before_later_write(self, action: _Action) -> None:
         """
@@ -181,7 +180,7 @@ class Committer:
     def when_durable(self, action: _Action) -> None:
         """Run `action` when all entries staged so far are durable, at the flush or later."""
         self._waiting.append(action)
-        self._be_due()
+        self._mark_dirty(self)
 
     def is_laden(self, more: int) -> bool:
         """
@@ -200,7 +199,6 @@ class Committer:
 
     def flush(self) -> None:
         """End a turn: write the staged entries, run the actions that may run, begin a sync."""
-        self._is_due = False
         if self._is_ended:
             return
         self._run_ready()
@@ -301,11 +299,6 @@ class Committer:
 
     # -- internal
 
-    def _be_due(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._mark_dirty(self)
-
     def _gather(self) -> None:
         while self._before_write or self._put_off:
             actions = {**self._put_off, **self._before_write}
@@ -397,7 +390,7 @@ class Committer:
         if self._write():
             self.is_full = False
             self._events.on_full(False, "")
-            self._be_due()
+            self._mark_dirty(self)
         self._end_turn()
 
     def _release(self, actions: deque[_Action]) -> None:
