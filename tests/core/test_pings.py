@@ -99,21 +99,3 @@ def test_pings_that_cannot_be_answered_at_once_are_for_others(core: Any) -> None
         bench.publisher.packet_reader.feed(publish(b"a", qos=1))
         assert [(bench.number, FED)] == bench.wait(PINGREQ)
         assert (0xC0, b"") == bench.publisher.packet_reader.step()
-
-
-@both
-def test_pieces_of_a_first_packet_wait_until_it_is_whole(core: Any) -> None:
-    """Its length is told, so that it is counted; nobody has to look before the end."""
-    packet = publish(b"a", b"x" * 20)
-    with answering(core) as bench:
-        packet_reader = bench.publisher.packet_reader
-        packet_reader.close()
-        for size in (1, 1):
-            assert [(bench.number, FED)] == bench.wait(packet[:size])
-            packet, done = packet[size:], packet_reader.step()
-            assert done is None
-        assert 25 == packet_reader.awaited
-        for place in range(len(packet) - 1):
-            assert bench.wait(packet[place : place + 1]) is None
-        assert [(bench.number, FED)] == bench.wait(packet[-1:])
-        assert (0x30, b"\0\1a" + b"x" * 20) == packet_reader.step()
