@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.storage.test_log import batch, last_segment, opened
 from tests.storage.test_recovery import reopened, write_synced
 from tests.support.crash import snapshot
-from txbroker.data.data_repair import repair
+from txbroker.data.data_repair import repair_files
 from txbroker.journal.store import part_folders
 from txbroker.storage.log import Batch, SegmentLog
 from txbroker.storage.segment import SEGMENT_HEAD
@@ -31,7 +31,7 @@ def test_log_without_its_last_header_starts_after_the_repair(tmp_path: Path) -> 
     log, made, paths = made_in(tmp_path)
     paths[-1].write_bytes(b"")
 
-    assert f"{paths[-1]}: cut off after entry 9" == repair(tmp_path)[0]
+    assert f"{paths[-1]}: cut off after entry 9" == repair_files(tmp_path)[0]
     log, cut = reopened(log)
     assert ([], made[:9], 10) == (cut, list(log.batches()), log.next)
 
@@ -42,7 +42,7 @@ def test_empty_segment_behind_the_damage_is_no_place_for_the_next_one(tmp_path: 
     damage(paths[2], 30_000)
     paths[3].write_bytes(paths[3].read_bytes()[:SEGMENT_HEAD])
     empty = paths[3].read_bytes()
-    repair(tmp_path)
+    repair_files(tmp_path)
     kept = {path.name: path.read_bytes() for path in log.folder.glob("*.cut")}
     log, cut = reopened(log)
 
@@ -60,7 +60,7 @@ def test_what_an_earlier_repair_has_cut_off_stays(tmp_path: Path) -> None:
     kept = []
     for place in (50_000, 30_000):
         damage(paths[0], place)
-        repair(tmp_path)
+        repair_files(tmp_path)
         kept.append({path.name: path.read_bytes() for path in log.folder.glob("*.cut")})
 
     assert kept[0].items() < kept[1].items()
@@ -77,5 +77,5 @@ def test_log_that_is_being_deleted_is_left_alone(tmp_path: Path) -> None:
     log.folder.rename(gone)
     before = snapshot(gone)
 
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     assert before == snapshot(gone)

@@ -25,7 +25,7 @@ from tests.storage.test_committer import Bench
 from tests.support.apart import run_apart
 from tests.support.calls import ALL, SYNCS, WRITES, Calls, Fault, Image
 from txbroker.data.backups import Copied
-from txbroker.data.data_repair import repair
+from txbroker.data.data_repair import repair_files
 from txbroker.delegation.state.staged_journal import StagedJournals
 from txbroker.journal.store import part_folders
 from txbroker.journal.store.journal_parts import Journals, zone_folder
@@ -334,7 +334,7 @@ def test_a_part_that_is_half_deleted_stops_nobody(tmp_path: Path, is_restarted: 
     next(gone.glob("*.log")).unlink()
 
     renumber_parts(tmp_path / "journal", ZONE, JournalId(ZONE.zone, 9), data=tmp_path)
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     if is_restarted:
         journals = twice.open(tmp_path / "journal")
         assert [JournalId(ZONE.zone, 9)] == list(journals.parts) and not gone.exists()
@@ -398,9 +398,9 @@ def test_a_repair_that_breaks_off(player: Player, name: str) -> None:
                 except CorruptLog:
                     pass
                 folder = player.lay(image)
-                repair(folder)
+                repair_files(folder)
                 assert opened(folder).next >= 13, "a second repair"
 
     calls.before = before
-    repair(calls.root)
+    repair_files(calls.root)
     before("the end")

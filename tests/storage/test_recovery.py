@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.storage.test_log import batch, fill, last_segment, opened
 from tests.support.crash import SECTOR, crash, snapshot
-from txbroker.data.data_repair import repair
+from txbroker.data.data_repair import repair_files
 from txbroker.model.errors import StoreError
 from txbroker.storage import newest_segment, segment
 from txbroker.storage.log import Batch, CorruptLog, SegmentLog
@@ -471,7 +471,7 @@ def test_repair_cuts_at_the_last_good_entry_and_keeps_the_rest(tmp_path: Path) -
     damaged = bytearray(before[paths[1].name])
     damaged[30_000] ^= 1
     paths[1].write_bytes(damaged)
-    lines = repair(tmp_path)
+    lines = repair_files(tmp_path)
 
     assert f"{paths[1]}: cut off after entry 4" == lines[0]
     assert len(lines) == 4
@@ -482,7 +482,7 @@ def test_repair_cuts_at_the_last_good_entry_and_keeps_the_rest(tmp_path: Path) -
     assert bytes(damaged[good:]) == kept[f"{paths[1].stem}.1.cut"]
     assert before[paths[2].name] == kept[f"{paths[2].stem}.1.cut"]
     assert before[paths[3].name] == kept[f"{paths[3].stem}.1.cut"]
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     log.append(b"on", time=0)
     log.write()
     assert [*made[:4], batch(13, b"on")] == list(reopened(log)[0].batches())
@@ -496,14 +496,14 @@ def test_repair_of_a_missing_last_segment(tmp_path: Path, damage: str) -> None:
     paths = sorted(log.folder.glob("*.log"))
     for path in paths if damage == "all missing" else paths[-1:]:
         path.unlink()
-    lines = repair(tmp_path)
+    lines = repair_files(tmp_path)
 
     following = 10 + (1 << 32)
     assert [f"{paths[-1]}: is missing; the log goes on with entry {following}"] == lines
     log, cut = reopened(log)
     kept = made[:9] if damage == "last missing" else []
     assert ([], kept, following) == (cut, list(log.batches()), log.next)
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     write_synced(log, b"on")
     assert [*kept, batch(following, b"on")] == list(reopened(log)[0].batches())
 
@@ -521,7 +521,7 @@ def test_repair_of_whole_segments(tmp_path: Path, damage: str) -> None:
     else:
         path = paths[0] if damage == "first header" else paths[1]
         path.write_bytes(b"?" * SEGMENT_HEAD + path.read_bytes()[SEGMENT_HEAD:])
-    assert len(repair(tmp_path)) > 1
+    assert len(repair_files(tmp_path)) > 1
     log, cut = reopened(log)
 
     kept = {"first header": 0, "sealed end": 2}.get(damage, 3)
@@ -536,7 +536,7 @@ def test_repair_leaves_whole_logs_alone(tmp_path: Path) -> None:
     (tmp_path / "else" / "some.log").write_text("text")
     before = snapshot(log.folder)
 
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     assert before == snapshot(log.folder)
 
 

@@ -39,15 +39,37 @@ class IncompleteRepair(StoreError):
         self.done = done
 
 
-def repair(folder: Path) -> list[str]:
+def repair(data: Path) -> list[str]:
+    """
+    Repair a node's data, as `repair_files` does, and look for parts that are missing.
+
+    Return one line for each damaged log or file. No other process may use the data meanwhile.
+    Raises `StoreError`, and `IncompleteRepair` once all other files are repaired.
+    """
+    lines, lost = _repair_all(data)
+    return _require_none(lost + _missing(data), lines)
+
+
+def repair_files(folder: Path) -> list[str]:
     """
     Check all logs in and below `folder` from end to end; truncate damaged ones.
 
     A log is truncated at its last good entry; its rest moves to files `*.cut` beside the log. Entry
-    numbers that the rest may hold are not reused. Return one line for each damaged log or file. No
-    other process may use the folder meanwhile. Raises `StoreError`, and `IncompleteRepair` once all
-    other files are repaired.
+    numbers that the rest may hold are not reused. The folder may be a part of a node's data. Return
+    and raise as `repair` does.
     """
+    lines, lost = _repair_all(folder)
+    return _require_none(lost, lines)
+
+
+def _require_none(lost: list[str], lines: list[str]) -> list[str]:
+    if lost:
+        raise IncompleteRepair("; ".join(lost), lines)
+    return lines
+
+
+def _repair_all(folder: Path) -> tuple[list[str], list[str]]:
+    """Return a line for each repaired log or file, and one for each that is beyond repair."""
     lines: list[str] = []
     lost: list[str] = []
     for path, _, names in sorted(os.walk(folder)):
@@ -63,10 +85,7 @@ def repair(folder: Path) -> list[str]:
                 lines += _repair_log(Path(path))
             except OSError as error:
                 raise StoreError(f"{path}: cannot be repaired: {error.strerror}") from error
-    lost += _missing(folder)
-    if lost:
-        raise IncompleteRepair("; ".join(lost), lines)
-    return lines
+    return lines, lost
 
 
 def _missing(data: Path) -> list[str]:

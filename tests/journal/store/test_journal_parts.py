@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_committer import Bench
-from txbroker.data.data_repair import repair
+from txbroker.data.data_repair import repair_files
 from txbroker.journal.store.journal_parts import BATCH_BYTES, JournalPart, Journals, zone_folder
 from txbroker.journal.store.part_meta import FORMAT
 from txbroker.journal.store.record_format import decode_records
@@ -381,12 +381,12 @@ def test_repair_names_a_damaged_part_whose_copy_a_crash_took(tmp_path: Path) -> 
     store.end_turn()
     file = store.part().log.folder / "part.json"
     file.with_suffix(".copy").unlink()
-    assert [] == repair(tmp_path)
+    assert [] == repair_files(tmp_path)
     damaged = file.read_bytes().replace(b"garage", b"garagf")
     file.write_bytes(damaged)
 
     with pytest.raises(StoreError, match=f"{file}: damaged, with no copy; restore the file"):
-        repair(tmp_path)
+        repair_files(tmp_path)
     assert damaged == file.read_bytes()
 
 
@@ -405,7 +405,7 @@ def test_repair_puts_the_copy_of_a_part_back(tmp_path: Path, damage: str) -> Non
     with pytest.raises(StoreError, match=f"txbroker repair {tmp_path}$"):
         store.start()
     copy = file.with_suffix(".copy")
-    assert [f"{file}: put back from {copy}"] == repair(tmp_path)
+    assert [f"{file}: put back from {copy}"] == repair_files(tmp_path)
     assert whole == file.read_bytes()
     store.start()
     assert 2 == store.part().next
