@@ -51,6 +51,9 @@ class Network(Protocol):
     def lose(self, share: float) -> None:
         """Lose this share of all packets from now on."""
 
+    def forget(self, name: str) -> None:
+        """What a dead node had still to send is lost, as with its machine."""
+
     def exchange(self, one: str, other: str) -> None:
         """Each of the two nodes has the other's address from now on; both run on."""
 
@@ -102,6 +105,9 @@ class _Ordered:
 
     def lose(self, share: float) -> None:
         self._process.order("lose", share)
+
+    def forget(self, name: str) -> None:
+        self._process.order("forget", name)
 
     def watch(self) -> None:
         self._process.order("watch", True)

@@ -40,7 +40,7 @@ class Relays:
         self._share = 0.0
         self._rng = Random("relays")
         self._watched: Counter[tuple[str, str, str]] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], set[str]] = {}
 
     def order(self, verb: str, *values: Any) -> Any:
         """Carry it out; what is to be answered."""
@@ -52,6 +52,10 @@ class Relays:
             self._changed = asyncio.Event()
         elif verb == "lose":
             self._share = values[0]
+        elif verb == "forget":
+            for task, ends in self._tasks.items():
+                if values[0] in ends:
+                    task.cancel()
         elif verb == "watch":
             seen, self._watched = self._watched, Counter() if values[0] else None
             return [[*key, count] for key, count in (seen or {}).items()]
@@ -61,22 +65,23 @@ class Relays:
         """In front of this port of that node."""
 
         async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.ensure_future(self._relay(name, target, port, reader, writer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+            source = dialler(peer, own, self._pids)
+            task = asyncio.ensure_future(self._relay(source, name, target, port, reader, writer))
+            self._tasks[task] = {source, name}
+            task.add_done_callback(self._tasks.pop)
 
         await asyncio.start_server(on_connection, host, port)
 
     async def _relay(
         self,
+        source: str,
         name: str,
         target: str,
         port: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        source = dialler(peer, own, self._pids)
         try:
             # The handshake takes both ways.
             await self._passable(source, name)
@@ -87,9 +92,13 @@ class Relays:
             return
         for each in (writer, back):
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.gather(
-            self._pump(source, name, reader, back), self._pump(name, source, there, writer)
-        )
+        try:
+            await asyncio.gather(
+                self._pump(source, name, reader, back), self._pump(name, source, there, writer)
+            )
+        except asyncio.CancelledError:  # the connection is forgotten, with what waits here
+            writer.transport.abort()
+            back.transport.abort()
 
     async def _pump(
         self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -7,10 +7,10 @@ passes here and may be dropped: pairs that are cut, a share of all. So neither i
 kernel with netem is needed, and nothing outside of the process and its children is touched.
 
 Orders come on stdin, one JSON list a line: ["cut", [[SOURCE, TARGET], ...]] replaces all cuts,
-["exchange", [NAME, NAME]] gives two nodes each other's address, ["lose", SHARE], ["watch", true |
-false]. The answer to each is one JSON line: for "watch" false the tags seen since "watch" true, as
-[SOURCE, TARGET, TAG, COUNT]. The first line, on its own, says where the namespaces are:
-{NAME: PATH}.
+["exchange", [NAME, NAME]] gives two nodes each other's address, ["lose", SHARE], ["forget", NAME]
+loses what a dead node's kernel has still to send, ["watch", true | false]. The answer to each is
+one JSON line: for "watch" false the tags seen since "watch" true, as [SOURCE, TARGET, TAG, COUNT].
+The first line, on its own, says where the namespaces are: {NAME: PATH}.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _IFF_TUN_NO_PI = 0x1001
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8922, 0x8914
 _IFF_UP_RUNNING = 0x41
 _TCP = 6
+_FIN, _SYN = 1, 2
 
 
 def address(place: int) -> str:
@@ -86,6 +87,8 @@ class Switch:
         self._move = move
         self._watched: Counter[tuple[str, str, str]] | None = None
         self._ends: dict[bytes, int] = {}  # TCP flow: the highest sequence number passed
+        self._forgotten: set[bytes] = set()  # addresses of nodes with flows that are forgotten
+        self._begun: set[bytes] = set()  # flows that began since
 
     def order(self, verb: str, value: Any) -> Any:
         """Carry it out; what is to be answered."""
@@ -95,6 +98,10 @@ class Switch:
             self._exchange(*value)
         elif verb == "lose":
             self._share = value
+        elif verb == "forget":
+            gone = {raw for raw, name in self._names.items() if name == value}
+            self._begun = {flow for flow in self._begun if flow[:4] not in gone}
+            self._forgotten |= gone
         elif verb == "watch":
             seen, self._watched = self._watched, Counter() if value else None
             return [[*key, count] for key, count in (seen or {}).items()]
@@ -110,6 +117,8 @@ class Switch:
             source, target = packet[12:16], packet[16:20]
             cable = self._cables.get(target)
             if packet[0] >> 4 != 4 or cable is None or self._is_lost(source, target):
+                continue
+            if self._forgotten and self._is_late(packet):
                 continue
             if self._watched is not None:
                 self._watch(packet)
@@ -129,6 +138,22 @@ class Switch:
     def _is_lost(self, source: bytes, target: bytes) -> bool:
         pair = (self._names.get(source, ""), self._names[target])
         return pair in self._cut or (self._share > 0 and self._rng.random() < self._share)
+
+    def _is_late(self, packet: bytes) -> bool:
+        """True for what a connection of a node that was forgotten had still to send."""
+        if packet[9] != _TCP:
+            return False
+        start = (packet[0] & 15) * 4
+        flags = packet[start + 13]
+        flow = packet[12:20] + packet[start : start + 4]
+        if flags & _SYN:
+            # The flow back has the same hosts and ports the other way round.
+            back = packet[16:20] + packet[12:16] + packet[start + 2 : start + 4]
+            self._begun |= {flow, back + packet[start : start + 2]}
+        if flow in self._begun or packet[12:16] not in self._forgotten:
+            return False
+        # Answers without bytes pass: the other end has to see that its connection is gone.
+        return bool(flags & _FIN) or len(packet) > start + (packet[start + 12] >> 4) * 4
 
     def _watch(self, packet: bytes) -> None:
         """Count tags in what TCP has not sent before."""

@@ -125,6 +125,36 @@ def test_cut_holds_up_what_passes_until_it_is_mended(
     assert "2" == pair.line()
 
 
+def test_what_a_dead_node_had_still_to_send_is_lost(network: Network) -> None:
+    """Its kernel would send that after the cut. Later connections are like any other."""
+    place = network.places["other"]
+    programs: list[Program] = []
+
+    def start(name: str, text: str, address: str) -> Program:
+        programs.append(Program(network, name, text, address))
+        assert "ready" == programs[-1].line()
+        return programs[-1]
+
+    try:
+        server = start("other", SERVER, str(place.keys["grpc"]))
+        client = start("one", CLIENT, place.grpc)
+        network.cut([("other", "one")])
+        client.say("x")
+        assert client.is_silent(0.5)
+        server.close()
+        network.forget("other")
+        network.cut([])
+        assert client.is_silent(1.0) or not client.line()
+
+        start("other", SERVER, str(place.keys["grpc"]))
+        client = start("one", CLIENT, place.grpc)
+        client.say("x")
+        assert "2" == client.line()
+    finally:
+        for program in programs:
+            program.close()
+
+
 def test_cut_of_others_changes_nothing(network: Network, pair: Program) -> None:
     """A cut is between two nodes."""
     network.cut([("one", "third"), ("third", "other")])

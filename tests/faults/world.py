@@ -374,6 +374,8 @@ class World:
             time.sleep(operators.QUIET)
             said = operators.back_up(node, self.command)
             self._kill(name)
+            # What the node answered after the backup, its kernel would deliver after the cut.
+            self.network.forget(name)
             if not said:
                 operators.restore(node)
         return said or "restored"
