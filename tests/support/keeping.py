@@ -61,7 +61,8 @@ class CommitRecorder:
     def __init__(self) -> None:
         self.sessions, self.windows, self.messages = (MemoryTable() for _ in range(3))
         self.filters, self.publishes = MemoryTable(), MemoryTable()
-        self.positions, self.passages, self.left = (MemoryTable() for _ in range(3))
+        self.positions, self.passages, self.groups = (MemoryTable() for _ in range(3))
+        self.left = MemoryTable()
         self._hooks: dict[Callable[[], None], None] = {}
         self._waiting: list[Callable[[], None]] = []
         self._written: deque[tuple[_State, list[Callable[[], None]]]] = deque()
@@ -126,6 +127,7 @@ class CommitRecorder:
                 messages=self.messages,
                 positions=self.positions,
                 passages=self.passages,
+                groups=self.groups,
             ),
             self,
             lived=lived or (lambda: WALL + int(timers.now() * 1e6)),
@@ -136,7 +138,7 @@ class CommitRecorder:
     @property
     def _tables(self) -> tuple[MemoryTable, ...]:
         kept = self.sessions, self.windows, self.messages, self.filters, self.publishes
-        return *kept, self.positions, self.passages, self.left
+        return *kept, self.positions, self.passages, self.groups, self.left
 
 
 class JournalsRecorder:

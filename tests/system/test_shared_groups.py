@@ -19,6 +19,7 @@ import pytest
 from tests.support import wire, wire5
 from tests.support.nodes import NodeProcess, fixed_node
 from tests.support.rawclient5 import RawClient5
+from txbroker.edge.groups.group_coordinator import SETTLING
 
 from .commands import output
 from .groups import GroupMember, GroupPublisher
@@ -288,3 +289,53 @@ def test_an_answer_counts_just_before_the_last_member_leaves(nodes: dict[str, No
         assert leaver.wait_for(wire.UNSUBACK, packet_id).codes == (0,)
         pub.publish(topic, b"next", qos=1)
         stayer.acknowledge(stayer.expect_publish(topic, b"next"))
+
+
+@pytest.mark.parametrize("others", [(), ("p",)])
+def test_a_members_node_starts_again_and_its_client_does_not_come(
+    nodes: dict[str, NodeProcess], others: tuple[str, ...]
+) -> None:
+    """What a member without a session had at QoS 2 is lent again; the coordinator may die, too."""
+    with RawClient5(nodes["e1"].mqtt) as lost, RawClient5(nodes["root"].mqtt) as pub:
+        lost.connect("lost-for-good")
+        lost.subscribe(("$share/again/p/+", 2))
+        pub.connect("publisher-to-lost")
+        for number in range(10):
+            pub.publish("p/again", b"%d" % number, qos=2)
+        assert 10 == len({lost.expect_publish().payload for _ in range(10)})
+        for name in ("e1", *others):
+            nodes[name].kill()
+        for name in (*others, "e1"):
+            nodes[name].start()
+        with RawClient5(nodes["e2"].mqtt, timeout=STUCK) as other:
+            other.connect("other-again", expiry=600)
+            other.subscribe(("$share/again/p/+", 2))
+            assert 10 == len({message.payload for message in other.take(10)})
+
+
+def test_the_coordinator_dies_while_a_members_node_is_away(nodes: dict[str, NodeProcess]) -> None:
+    """A QoS 2 message that a durable member may have waits for the member's node."""
+    text, topic = "$share/careful/plant/careful", "plant/careful"
+    edge, root = nodes["e1"], nodes["root"]
+    with RawClient5(edge.mqtt, timeout=STUCK) as first:
+        first.connect("first", expiry=600)
+        first.subscribe((text, 2))
+        with RawClient5(root.mqtt) as pub:
+            pub.connect("careful-publisher")
+            pub.publish(topic, b"once", qos=2)
+            message = first.expect_publish(topic, b"once")
+        edge.pause()
+        root.kill()
+        root.start()
+        with RawClient5(root.mqtt, timeout=STUCK) as second, RawClient5(root.mqtt) as pub:
+            second.connect("second")
+            second.subscribe((text, 2))
+            pub.connect("careful-publisher")
+            until = time.monotonic() + 2 * SETTLING
+            while time.monotonic() < until:
+                pub.publish(topic, b"next", qos=2)
+                second.acknowledge(second.expect_publish(topic, b"next"))
+                time.sleep(0.1)
+            edge.resume()
+            first.acknowledge(message)
+            second.ping()

@@ -9,7 +9,7 @@ version of 2^64-1 ended all later joins.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -39,6 +39,9 @@ MOST_TEXT = 65_535
 
 MOST_NUMBER = 1 << 62
 """The bound of every number: a counter that starts below it has room for as many numbers again."""
+
+NODES = 10_000
+"""The most nodes of a tree."""
 
 AHEAD = 1 << 32
 """The most that an epoch, a version or an incarnation may lie above the known one."""
@@ -208,6 +211,14 @@ def check_name(name: str) -> None:
     """Refuse a name that no topology file may give to a node; raises `PeerError`."""
     if not name or set(name) & set("/+# ") or not name.isprintable():
         raise PeerError(f"{_short(name)} is no node name; it has no spaces and no / + #")
+
+
+def check_names(names: Collection[str]) -> None:
+    """Refuse names as `check_name` does, and more of them than a tree has nodes."""
+    if len(names) > NODES:
+        raise PeerError(f"{len(names)} nodes are more than {NODES}")
+    for name in names:
+        check_name(name)
 
 
 def check_address(address: str) -> None:

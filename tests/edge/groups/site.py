@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from txbroker.model.counters import Counters
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.durable_sender import DurableSender
+from txbroker.mqtt.session.group_sender import GroupSender
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
@@ -188,13 +189,28 @@ class Way:
         self.interest = OwnerInterest()
 
 
-class EdgeNode:
+class NotedGroups:
+    """What a session store notes of groups."""
+
+    def __init__(self, groups: Iterable[str] = ()) -> None:
+        self.noted_groups = set(groups)
+
+    def note_group(self, text: str) -> bool:
+        self.noted_groups.add(text)
+        return True
+
+    def forget_group(self, text: str) -> None:
+        self.noted_groups.discard(text)
+
+
+class EdgeNode(NotedGroups):
     """An edge and the clients that come to it."""
 
     def __init__(self, world: World, name: str, members: list[Member]) -> None:
         self.world, self.name = world, name
         self.members = {member.name: member for member in members}
         self.stored: dict[str, tuple[bool, list[tuple[int, OutboundMessage]]]] = {}
+        self.stored_groups: set[str] = set()
         self.start()
 
     def start(self) -> None:
@@ -202,6 +218,7 @@ class EdgeNode:
         self.disk = Commit()
         self.route = Way()
         self.is_due = False
+        super().__init__(self.stored_groups)
         self.sessions: dict[str, Session] = {}
         self.slices = Slices(self.world.alarms.now, self._again)
         self.shared = SharedSubscriptions(
@@ -295,6 +312,7 @@ class EdgeNode:
             for name, s in self.sessions.items()
             if not s.clean
         }
+        self.stored_groups = set(self.noted_groups)
         self.disk.commit()
 
     def crash(self) -> None:
@@ -362,6 +380,7 @@ class World:
         self.links: list[Link] = []
         self.journal: list[Message] = []
         self.stored: tuple[int, list[tuple[int, OutboundMessage]]] = (0, [])
+        self.stored_edges: frozenset[str] = frozenset()
         self.is_elsewhere = False
         self.removed: set[str] = set()
         self.marked: set[str] = set()  # edges with low-water marks
@@ -403,6 +422,7 @@ class World:
         for _, entry in copies:
             entry.message, entry.size = None, 0
         session.restore(copies, (), (), max((n for n, _ in flights), default=0))
+        _sender_of(session).edges = self.stored_edges
 
     # what the coordinators see: the edge, its clients and subscriptions, the log
 
@@ -443,7 +463,7 @@ class World:
 
     def delete(self, client_id: str) -> None:
         self.excused |= {message.payload for message in self.journal}
-        self.stored = len(self.journal), []
+        self.stored, self.stored_edges = (len(self.journal), []), frozenset()
         self.at = len(self.journal)
         self._session()
 
@@ -500,6 +520,7 @@ class World:
         kept = Session(GROUP, clean=False, limits=SessionLimits(), watcher=self.watcher)
         flights = decode_window(value, kept, lambda _: None).flows
         self.stored = at, flights
+        self.stored_edges = _sender_of(session).edges
         self.disk.commit()
 
     def crash(self) -> None:
@@ -507,12 +528,6 @@ class World:
         for edge in self.edges:
             edge.cut()
         self.start()
-        for edge in self.edges:  # in time: otherwise what they have of QoS 2 is lent again
-            edge.join()
-            edge.work()
-        for link in self.links:
-            while link.up:
-                self.coordinators.report(link, GROUP, link.up.popleft())
 
     def take_away(self) -> None:
         """Another node has the session."""
@@ -617,6 +632,11 @@ class World:
 
 def _membership(member: Member) -> SharedSubscription:
     return SharedSubscription(GROUP, member.qos)
+
+
+def _sender_of(session: Session) -> GroupSender:
+    assert isinstance(session.sender, GroupSender)
+    return session.sender
 
 
 def _copy(entry: OutboundMessage) -> OutboundMessage:

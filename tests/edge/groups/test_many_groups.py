@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.edge.groups.site import Way
+from tests.edge.groups.site import NotedGroups, Way
 from tests.support import wire5
 from tests.support.edge_parts import edge_parts
 from tests.support.pair import Alarms
@@ -63,10 +63,11 @@ class Coordinators:
         return taken
 
 
-class Shared:
+class Shared(NotedGroups):
     """The shared subscriptions of an edge, with their zone's owner and their store."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.coordinators = Coordinators()
         self.route = Way()
         self.route.port = cast(Any, self.coordinators)

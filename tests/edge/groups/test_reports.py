@@ -59,6 +59,7 @@ def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
     """They left while its link was down: the group would last for ever."""
     world = World(1)
     joined(world, 1, "b1")
+    world.edges[2].members["c1"].qos = 1
     edge = joined(world, 2, "c1")
     edge.cut()
     edge.disconnect("c1")
@@ -375,6 +376,7 @@ def test_what_an_edge_that_comes_back_late_has_waits_no_more() -> None:
     assert (len(waiting(late, "c1")), len(waiting(other, "b1"))) == (4, 4)
     late.cut()
     other.cut()
+    world.stored_edges = frozenset()  # as an earlier version stored it
     world.start()
     other.join()
     pass_seconds(world, 5)
@@ -492,3 +494,60 @@ def test_a_node_that_lies_fills_no_table() -> None:
     group = world.coordinators._groups[GROUP]
     assert len(group._held) <= MOST_REPORTED and len(group._answered) <= MOST_REPORTED
     assert len(group._confirms) == 1
+
+
+def lent_to_away() -> tuple[World, EdgeNode, EdgeNode]:
+    """A member has a QoS 2 message, its node is away, and the coordinator starts again."""
+    world = World(1)
+    away = joined(world, 2, "c1")
+    world.publish(2)
+    carry(world)
+    assert [b"2/0"] == waiting(away, "c1")
+    away.cut()
+    world.start()
+    return world, away, joined(world, 1, "b1")
+
+
+def test_a_message_in_doubt_waits_for_the_node_that_may_have_it() -> None:
+    """However long that takes; it was lent again after three seconds."""
+    world, away, other = lent_to_away()
+    pass_seconds(world, 100)
+    away.join()
+    pass_seconds(world, 10)
+    assert ([], [b"2/0"]) == (waiting(other, "b1"), waiting(away, "c1"))
+    world.settle()
+    assert {b"2/0": 1} == world.processed
+
+
+def test_a_message_in_doubt_does_not_wait_for_a_node_that_was_removed() -> None:
+    world, away, other = lent_to_away()
+    pass_seconds(world, 100)
+    assert [] == waiting(other, "b1")
+    world.removed.add(away.name)
+    pass_seconds(world, 10)
+    assert [b"2/0"] == waiting(other, "b1")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_edge_that_starts_again_says_that_it_has_nothing(is_restarted: bool) -> None:
+    """
+    No client of it comes back: its QoS 2 messages waited for ever.
+
+    `is_restarted`: the coordinator starts again, too.
+    """
+    world = World(1)
+    edge = joined(world, 2, "c1")
+    world.publish(2)
+    carry(world)
+    edge.crash()
+    other = joined(world, 1, "b1")
+    if is_restarted:
+        other.cut()
+        world.start()
+        other.join()
+    pass_seconds(world, 10)
+    assert [] == waiting(other, "b1")
+    edge.join()
+    pass_seconds(world, 10)
+    assert [b"2/0"] == waiting(other, "b1")
+    assert not edge.noted_groups

@@ -8,7 +8,8 @@ reported room for. Each edge gets its share by the number of its members.
 
 A QoS 1 message whose edge is gone is lent to another one. A QoS 2 message stays lent until that
 edge comes back, or its next process reports that it does not have the message. After a start the
-coordinator waits for such reports (`SETTLING`), as it does not know what was lent.
+coordinator does not know what was lent. It waits for such reports of all edges that had members:
+their names are stored with the session before anything is lent to them.
 
 Most messages come and go by the run: of these the coordinator knows which edge has which places.
 What is lent again has a flight of its own.
@@ -18,7 +19,8 @@ Invariant: a message in flight is at one place: waiting, in doubt, or lent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import attrs
@@ -36,7 +38,8 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_5
 
 SETTLING: Final = 3.0
-"""Seconds for which a QoS 2 message of an earlier process waits for the edge that may have it."""
+"""Seconds for which a QoS 2 message of an earlier process waits for the edge that may have it, at
+least: the names of the edges may not be known."""
 
 MOST_LENT: Final = 65_535
 """The most unanswered messages of a group: each has a packet id."""
@@ -57,6 +60,7 @@ class GroupEdge:
     An edge with members, connected or not.
 
     - `sent`: messages lent on the present connection; at most `limit`.
+    - `is_stored`: True if the disk has the name of the edge, so that it may have messages.
     - `turns`: messages lent for each member, by which edges take turns.
     - `has`: the messages lent in runs that are not answered.
     """
@@ -67,6 +71,7 @@ class GroupEdge:
     is_durable: bool = False
     limit: int = 0
     sent: int = 0
+    is_stored: bool = False
     turns: float = 0.0
     has: PlaceSet = attrs.field(factory=PlaceSet)
 
@@ -78,7 +83,8 @@ class GroupEdge:
     @property
     def room(self) -> int:
         """Messages that may be lent to the edge now."""
-        return max(self.limit - self.sent, 0) if self.has_members else 0
+        may_lend = self.is_stored and self.has_members
+        return max(self.limit - self.sent, 0) if may_lend else 0
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +139,8 @@ class GroupCoordinator:
         self._waiting = GroupQueue()
         self._doubtful: dict[LogPosition, tuple[int, OutboundMessage]] = {}
         self._settled_at = 0.0
+        self._back: set[str] = set()  # edges that have reported to this process
+        self._awaited: set[str] = set()  # edges that may have messages, and have not
         # An edge may leave before the session is attached, and others have not come back yet.
         self._resumed_at: float | None = None if earlier is None else now()
         self._lent: dict[LogPosition, tuple[int, GroupEdge]] = {}
@@ -179,6 +187,11 @@ class GroupCoordinator:
             self._resumed_at = self._now()
             self.was_durable = True
         self._settled_at = self._now() + SETTLING
+        assert self.sender is not None
+        self._awaited = set(self.sender.edges - self._back)
+        for edge in self.edges.values():
+            edge.is_stored = False
+        self._store_edges()
         self._reader.open(session, "", None, clean=False, level=LEVEL_5)
         self._count_room()
 
@@ -212,14 +225,18 @@ class GroupCoordinator:
     def report(self, port: MemberPort, report: GroupReport) -> None:
         """Apply an edge's report on its members."""
         edge = self.edges.get(port.edge_name)
+        self._back.add(port.edge_name)
+        self._awaited.discard(port.edge_name)
         if report.request:
             self._asking[port] = self._confirms[port] = report.request
         if edge is None:
             if report.is_over:
                 self._complete(report.done)
+                self._store_edges()
                 self._changed(self)
                 return
             edge = self.edges[port.edge_name] = GroupEdge(port.edge_name)
+            self._store_edges()
         if edge.port is not port:
             if not report.is_first:
                 return  # a late report on an earlier connection
@@ -267,7 +284,15 @@ class GroupCoordinator:
             self._take_back(edge, place, is_again=True)
         self._take_runs_back(edge, dict.fromkeys(edge.has, True))
         self._forget_held(edge)
+        self._store_edges()
         self._changed(self)
+
+    def stop_awaiting(self, is_removed: Callable[[str], bool]) -> None:
+        """Await no report of edges that were removed from the tree."""
+        removed = {name for name in self._awaited if is_removed(name)}
+        if removed:
+            self._awaited -= removed
+            self._store_edges()
 
     # from the session (GroupSink)
 
@@ -297,7 +322,7 @@ class GroupCoordinator:
             self._completed[packet_id] = place
         elif holder is not None and (entry.qos == 2 or holder.port is not None):
             self._lent[place] = packet_id, holder
-        elif entry.is_again and entry.qos == 2 and self._now() < self._settled_at:
+        elif entry.is_again and entry.qos == 2 and self._is_doubtful:
             self._doubtful[place] = packet_id, entry
         else:
             self._waiting.add((packet_id, entry))
@@ -367,7 +392,7 @@ class GroupCoordinator:
             if self._answered:
                 self._answered.clear()
                 self._changed(self)
-        if self._doubtful and self._now() >= self._settled_at:
+        if self._doubtful and not self._is_doubtful:
             for flight in self._doubtful.values():
                 self._waiting.add(flight)
             self._doubtful.clear()
@@ -375,6 +400,29 @@ class GroupCoordinator:
             self._changed(self)
 
     # internal
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """True while an edge that has not reported may have messages of an earlier process."""
+        return bool(self._awaited) or self._now() < self._settled_at
+
+    def _store_edges(self) -> None:
+        """Store which edges may have messages. Then the new ones may get some."""
+        session, sender = self.session, self.sender
+        if session is None or sender is None:
+            return
+        names = self._awaited | self.edges.keys()
+        if names != sender.edges:
+            sender.edges = frozenset(names)
+            session.save_all()
+        new = [edge for edge in self.edges.values() if not edge.is_stored]
+        if new:
+            session.save_then(partial(self._on_stored, new))
+
+    def _on_stored(self, edges: Iterable[GroupEdge]) -> None:
+        for edge in edges:
+            edge.is_stored = True
+        self._changed(self)
 
     def _begin(self, edge: GroupEdge, port: MemberPort, report: GroupReport) -> None:
         """Apply the first report on a connection: all that the edge has of the group's messages."""

@@ -368,6 +368,7 @@ class GroupCoordinators:
         A connected edge lives, whatever an operator says: dropped, its members would get nothing
         more. Or it is dead, and its connection breaks later.
         """
+        group.stop_awaiting(self._nodes.is_removed)
         for edge in list(group.edges.values()):
             if edge.port is None and self._nodes.is_removed(edge.name):
                 self._drop(group, edge)

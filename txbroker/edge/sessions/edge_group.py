@@ -43,11 +43,12 @@ class EdgeGroup:
 
     `route` leads to the coordinator, and `port` is the connection on which the group is reported.
     `sessions` has all members by client id. `goes_on`: True if the session of the last member went
-    to another node. `lenders`: the numbers that stand for the group and a part in what members
-    answer.
+    to another node. `is_noted`: True if the disk has the group, until the coordinator
+    confirms that there is no member. `lenders`: the numbers that stand for the group and
+    a part in what members answer.
     """
 
-    def __init__(self, text: str, topic_filter: str) -> None:
+    def __init__(self, text: str, topic_filter: str, *, is_noted: bool = False) -> None:
         self.text = text
         self.topic_filter = topic_filter
         self.route: Route | None = None
@@ -57,6 +58,7 @@ class EdgeGroup:
         self.pending: Collection[str] | None = None
         self.told_limit = 0
         self.goes_on = False
+        self.is_noted = is_noted
         self.lenders: dict[JournalId, int] = {}
         self._ring: deque[Session] = deque()
         self._held: dict[int, LogPosition] = {}
@@ -83,8 +85,8 @@ class EdgeGroup:
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no member, and no answer that the coordinator may not have."""
-        return not (self.sessions or self._done or self._unconfirmed)
+        """True if there is no member, and nothing that the coordinator may not have heard."""
+        return not (self.sessions or self._done or self._unconfirmed or self.is_noted)
 
     @property
     def is_unknown(self) -> bool:
@@ -295,7 +297,7 @@ class EdgeGroup:
         done, self._done = self._done, PlaceSet()
         returned, self._returned = self._returned, {}
         request = 0
-        if done:
+        if done or (self.is_noted and not self.sessions):
             request = self._request = self._request + 1
             self._unconfirmed[request] = done
         self.told_limit = self.limit
@@ -313,6 +315,7 @@ class EdgeGroup:
         """Forget the answers of this report and of those before it: they are durable."""
         for known in [number for number in self._unconfirmed if number <= request]:
             del self._unconfirmed[known]
+        self.is_noted &= bool(self.sessions or self._unconfirmed)
 
     def confirm(self, pending: Collection[str]) -> None:
         """Answer the SUBSCRIBE packets that wait: the coordinator has confirmed."""

@@ -16,6 +16,7 @@ from txbroker.delegation.peer_checks import (
     check,
     check_filters,
     check_groups,
+    check_names,
     check_properties,
     check_topics,
 )
@@ -30,6 +31,7 @@ from txbroker.edge.sessions.window_format import (
 from txbroker.model.errors import PeerError
 from txbroker.model.log_position import LogPosition
 from txbroker.mqtt.session.cursor import Subscription
+from txbroker.mqtt.session.group_sender import GroupSender
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.shared_subscription import SharedSubscription
 from txbroker.mqtt.wire.packets import LEVEL_4
@@ -61,6 +63,8 @@ def encode_session(session: Session, away_since: int, *, is_whole: bool = True) 
             options=shared.options,
             identifier=shared.identifier,
         )
+    if isinstance(session.sender, GroupSender):
+        stored.edges.extend(sorted(session.sender.edges))
     if not is_whole:
         stored.number = session.number
         return stored.SerializeToString()
@@ -119,6 +123,8 @@ def decode_session(value: bytes, session: Session) -> tuple[int, int]:
         _add_subscription(session, kept.filter, kept)
     for kept in stored.shared:
         session.share(SharedSubscription(kept.filter, kept.qos, kept.options, kept.identifier))
+    if isinstance(session.sender, GroupSender):
+        session.sender.edges = frozenset(stored.edges)
     return stored.away_since, stored.number
 
 
@@ -161,6 +167,7 @@ def check_move(value: bytes) -> None:
     check(session)
     check_filters(entry.filter for entry in session.subscriptions)
     check_groups(entry.filter for entry in session.shared)
+    check_names(session.edges)
     check_groups(flow.group for flow in window.flows if flow.group)
     for had in window.had:
         check_filters(had.filters)

@@ -47,6 +47,9 @@ Sessions that one step of a checkpoint writes.
 The rows of 9,000 groups, whose last members had left together, took 0.8 s of one turn.
 """
 
+GROUPS = 10_000
+"""The most groups that are noted: names of strangers must not fill the disk."""
+
 LARGE = 32
 """Filters, or open publishes, of a session that is written as a whole; beyond, rows are written."""
 
@@ -68,7 +71,7 @@ class SessionTables:
 
     `messages` holds the messages that sessions wait for and that cannot be read again. `positions`
     and `passages` are those of `StoredPositions`. `filters` and `publishes` have the rows of large
-    sessions.
+    sessions. `groups` has the shared subscriptions with members of QoS 2.
     """
 
     sessions: RowTable
@@ -78,6 +81,7 @@ class SessionTables:
     messages: RowTable
     positions: RowTable
     passages: RowTable
+    groups: RowTable
 
     @classmethod
     def of(cls, table: Callable[[str], RowTable]) -> SessionTables:
@@ -90,6 +94,7 @@ class SessionStore:
     Keeps the durable sessions; `lived` is what the node has lived, in microseconds.
 
     `stored` has the positions, and the transitions of this edge when zones changed hands.
+    `noted_groups` has the shared subscriptions with members, as far as their coordinators know.
 
     A session that is over writes nothing, whoever asks: its name is its successor's.
     """
@@ -111,6 +116,8 @@ class SessionStore:
         self._number = max((*self._filters.numbers, *self._publishes.numbers), default=0)
         self._messages = tables.messages
         self.stored = StoredPositions(tables.positions, tables.passages)
+        self._group_rows = tables.groups
+        self.noted_groups = {name.decode() for name, _ in tables.groups.items()}
         self._commit = commit
         self._lived = lived
         self._now = now
@@ -200,6 +207,23 @@ class SessionStore:
         row = self._windows.get(session.client_id.encode())
         if row is not None and session not in self._changed:
             check_row(session, row)
+
+    # from the shared subscriptions
+
+    def note_group(self, text: str) -> bool:
+        """Note that a group has members here; return False if there is no room for one more."""
+        if text not in self.noted_groups:
+            if len(self.noted_groups) >= GROUPS:
+                return False
+            self.noted_groups.add(text)
+            self._group_rows.put(text.encode(), b"")
+        return True
+
+    def forget_group(self, text: str) -> None:
+        """Forget a group that has no member, as its coordinator knows."""
+        if text in self.noted_groups:
+            self.noted_groups.discard(text)
+            self._group_rows.delete(text.encode())
 
     # from the node
 

@@ -68,7 +68,9 @@ class SharedSubscriptions:
         self._again = parts.again
         self._slices = slices
         self.wait = wait
-        self._groups: dict[str, EdgeGroup] = {}
+        self._groups = {
+            text: _make_group(text, is_noted=True) for text in session_store.noted_groups
+        }
         self._dirty: dict[EdgeGroup, None] = {}
         # Members that are over, by group; each with `is_moved`.
         self._ended: dict[str, dict[Session, bool]] = {}
@@ -106,14 +108,16 @@ class SharedSubscriptions:
         that have not confirmed.
         """
         answer = _Answer(acknowledge, note_pending)
+        is_noted = False
         for text, options in filters:
             kept = options & DELIVERY_BITS
             subscription = SharedSubscription(text, options & QOS_BITS, kept, identifier)
             session.share(subscription)
             group = self._add(session, text)
+            is_noted |= group.is_noted
             answer.await_one()
             self._await(group, answer.end)
-        self._save(session, answer.close)
+        self._save(session, answer.close, is_noted=is_noted)
 
     def unsubscribe(
         self, session: Session, texts: Iterable[str], acknowledge: Callable[[], None]
@@ -331,14 +335,15 @@ class SharedSubscriptions:
             self._leave_ended(text)
         group = self._groups.get(text)
         if group is None:
-            found = shared_subscription(text)
-            assert found is not None
-            group = self._groups[text] = EdgeGroup(text, found[1])
+            group = self._groups[text] = _make_group(text)
         elif not group.sessions:
             group.port = group.pending = None  # its coordinator has heard that it is over
         group.sessions[session.client_id] = session
         if session.sink is not None:
             group.connect(session)
+        if session.shared[text].qos == 2 and not group.is_noted:
+            # After a crash nobody else can tell the coordinator that a member is gone.
+            group.is_noted = self._session_store.note_group(text)
         self._locate(group)
         self._change(group)
         return group
@@ -406,7 +411,7 @@ class SharedSubscriptions:
                 earlier.port.report_group(group.text, moved)
             group.port = group.pending = None
         group.route = route
-        if group.sessions:
+        if not group.is_idle:  # answers of members that are gone must get there, too
             route.interest.groups.add(group.text)
         if group.port is not route.port:
             group.port = group.pending = None
@@ -421,12 +426,13 @@ class SharedSubscriptions:
         self._dirty[group] = None
 
     def _report(self, group: EdgeGroup) -> None:
+        if group.route is None:  # of an earlier process
+            self._locate(group)
         route = group.route
         assert route is not None
         port = route.port
         leases: list[int] = []
         if not group.sessions:
-            route.interest.groups.discard(group.text)
             leases = group.leases()
             group.end()
         if port is not None and port is group.port:
@@ -443,6 +449,9 @@ class SharedSubscriptions:
         """Forget a group without members, unless it has answers to report again."""
         if group.is_idle and self._groups.get(group.text) is group:
             del self._groups[group.text]
+            if group.route is not None:
+                group.route.interest.groups.discard(group.text)
+            self._session_store.forget_group(group.text)
             for lender in group.lenders.values():
                 del self._lenders[lender]
 
@@ -463,12 +472,21 @@ class SharedSubscriptions:
         group.waiters.append(waiter)
         self._patience.call_later(self.wait, give_up)
 
-    def _save(self, session: Session, action: Callable[[], None]) -> None:
-        if session.clean:
-            action()
-        else:
+    def _save(
+        self, session: Session, action: Callable[[], None], *, is_noted: bool = False
+    ) -> None:
+        if not session.clean:
             self._session_store.save_all(session)
+        if is_noted or not session.clean:
             self._session_store.when_durable(action)
+        else:
+            action()
+
+
+def _make_group(text: str, *, is_noted: bool = False) -> EdgeGroup:
+    found = shared_subscription(text)
+    assert found is not None
+    return EdgeGroup(text, found[1], is_noted=is_noted)
 
 
 class _Answer:

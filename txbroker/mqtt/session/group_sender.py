@@ -53,12 +53,15 @@ class GroupSink(Sink, Protocol):
 class GroupSender(DurableSender):
     """The sender to the members of a group; `sink` is a `GroupSink`."""
 
-    __slots__ = ("_in_runs", "_unsent", "_unsent_size")
+    __slots__ = ("_in_runs", "_unsent", "_unsent_size", "edges")
 
     sink: GroupSink | None
+    edges: frozenset[str]
+    """The nodes whose members may have messages: stored before any of these is lent to them."""
 
     def __init__(self, session: SendingSession, *, limits: SessionLimits) -> None:
         super().__init__(session, limits=limits)
+        self.edges = frozenset()
         self._in_runs = PlaceSet()
         self._unsent: dict[LaunchedRun, None] = {}
         self._unsent_size = 0
