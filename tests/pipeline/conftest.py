@@ -12,6 +12,9 @@ from tests.support.nodes import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TIMEOUT = 600.0
+"""Seconds of a test with Spark: its start alone takes two minutes where others have the machine."""
+
 REASON = "PySpark is not installed: pip install 'txbroker[pipeline]'"
 
 
@@ -42,6 +45,14 @@ def stop_spark() -> None:
         gateway.proc.stdin.close()
         gateway.proc.wait()
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests with Spark take longer than others, unless they say how long."""
+    for item in items:
+        needs_spark = "spark" in getattr(item, "fixturenames", ())
+        if needs_spark and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
 @pytest.fixture(scope="module")
