@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
@@ -25,6 +27,7 @@ def payload_of(number: int) -> bytes:
     return b"%016d" % number
 
 
+@pytest.mark.timeout(600)
 def test_retained_messages_are_small(tmp_path: Path) -> None:
     """While they come, and after a start; all are there."""
     document = topology("n", zone="") | {"limits": {"cache": 1_000}}
