@@ -9,6 +9,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service
@@ -77,6 +79,7 @@ class NodeService(Service):
         self.setName(config.node)
         self._config = config
         self._node: Any = None
+        self._is_ending = False
 
     def startService(self) -> None:
         super().startService()
@@ -91,11 +94,13 @@ class NodeService(Service):
         reserve_files()
         # A signal handler may interrupt any step, so it only schedules the reload, as for SIGTERM.
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(self._reload))
+        reactor.callWhenRunning(self._take_signals)  # behind the reactor, which sets its handlers
         hooks.when_failed(lambda: _end(None))
         as_deferred(self._start(reactor)).addErrback(self._on_failure)
 
     def stopService(self) -> Deferred[None] | None:
         super().stopService()
+        self._is_ending = True
         return None if self._node is None else as_deferred(self._node.stop())
 
     async def _start(self, reactor: Any) -> None:
@@ -106,11 +111,28 @@ class NodeService(Service):
             self._config,
             reactor,
             on_fatal=_end,
-            on_retired=lambda: _end_well(reactor),
+            on_retired=lambda: self._end_well(reactor),
             on_restart=lambda: reactor.callLater(0, self._restart, reactor),
         )
         await self._node.start(_spare_collector)
         self._log_few_files()
+
+    def _take_signals(self) -> None:
+        """Stop at the first signal. At the next one a stopping reactor would raise an error."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            stop = signal.getsignal(number)
+            if callable(stop):
+                signal.signal(number, partial(self._on_signal, stop))
+
+    def _on_signal(self, stop: Callable[[int, Any], Any], number: int, frame: Any) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            stop(number, frame)
+
+    def _end_well(self, reactor: Any) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            reactor.stop()
 
     def _restart(self, reactor: Any) -> None:
         """End the node in order, and start another node on its data."""
@@ -158,10 +180,6 @@ def _end(line: str | None) -> None:
         log.error("node.refused", reason=line)
     sys.stderr.flush()
     os._exit(1)
-
-
-def _end_well(reactor: Any) -> None:
-    reactor.stop()
 
 
 def _spare_collector() -> None:

@@ -123,6 +123,19 @@ def test_signal(make: Make, number: signal.Signals) -> None:
         assert b"waits" == far.take(1)[0].payload
 
 
+def test_signals_during_the_stop(make: Make) -> None:
+    """Whoever waits asks again, in either way: the node stops once, and says nothing of it."""
+    root = make("root", zone="").start()
+    with client_of(root, "c", clean=False) as client:
+        client.subscribe(("#", 1))
+        for _ in range(20):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                root.send_signal(number)
+        # Those that come before the node has its turn have no order.
+        assert root.wait() in (-signal.SIGTERM, -signal.SIGINT)
+        client.expect_closed()
+
+
 def test_signal_while_others_are_frozen(make: Make) -> None:
     """Neither parent nor child nor the ends of its links answer; it ends in time all the same."""
     root = make("root", zone="").start()
