@@ -537,6 +537,24 @@ TOGETHER: list[tuple[str, list[str], str, list[str]]] = [
         ["used by node kitchen"],
     ),
     (
+        "a store by another way",
+        [KITCHEN, changed(ATTIC, data="var/attic/../kitchen")],
+        "data",
+        ["used by node kitchen"],
+    ),
+    (
+        "a store in another",
+        [KITCHEN, changed(ATTIC, data="var/x/../kitchen/data/attic")],
+        "data",
+        ["lies in the one of node kitchen", "side by side"],
+    ),
+    (
+        "a store around another",
+        [KITCHEN, changed(ATTIC, data="var")],
+        "data",
+        ["contains the one of node kitchen", "side by side"],
+    ),
+    (
         "outside the parent",
         [KITCHEN, changed(ATTIC, parent="127.0.0.1:7002")],
         "zone",
@@ -574,6 +592,18 @@ TOGETHER: list[tuple[str, list[str], str, list[str]]] = [
         ["port 1 is already mqtt of node kitchen"],
     ),
 ]
+
+
+def test_store_in_another_is_found_behind_a_link(tmp_path: Path) -> None:
+    """Names alone say nothing of links; a name that only begins alike is another folder."""
+    (tmp_path / "var" / "kitchen").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("var/kitchen")
+    inside = write(tmp_path, KITCHEN, changed(ATTIC, data="link/attic"))
+    _, errors = config.inspect_files(inside)
+    assert ["data"] == [error.key for error in errors]
+
+    beside = write(tmp_path, KITCHEN, changed(ATTIC, data="var/kitchenette"))
+    assert 2 == len(config.load_files(beside))
 
 
 @pytest.mark.parametrize(

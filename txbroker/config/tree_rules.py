@@ -1,7 +1,7 @@
 """
 Rules between the nodes of a tree, as far as the caller has its topology files.
 
-The module is pure. A parent that is not among the given nodes may exist elsewhere, so its absence
+A parent that is not among the given nodes may exist elsewhere, so its absence
 is no mistake. The known part of such a tree is checked all the same.
 """
 
@@ -89,9 +89,19 @@ def _twice(configs: Sequence[NodeConfig]) -> Iterator[ConfigError]:
             problem = f"this zone is owned by {where}"
             remedy = "give each zone to one node; leave zone out for a pure edge"
             yield _error(second, "zone", second.zone, problem, remedy)
-        if first.data == second.data and _machine(first) == _machine(second):
-            problem = f"this directory is used by {where}"
-            yield _error(second, "data", str(second.data), problem, "give each node its own")
+        if _machine(first) == _machine(second):
+            yield from _shared_data(first, second, where)
+
+
+def _shared_data(first: NodeConfig, second: NodeConfig, where: str) -> Iterator[ConfigError]:
+    one, other = first.data_place, second.data_place
+    if one == other:
+        problem = f"this directory is used by {where}"
+        yield _error(second, "data", str(second.data), problem, "give each node its own")
+    elif other.is_relative_to(one) or one.is_relative_to(other):
+        relation = "lies in" if other.is_relative_to(one) else "contains"
+        problem = f"this directory {relation} the one of {where}"
+        yield _error(second, "data", str(second.data), problem, "name directories side by side")
 
 
 def _cycles(configs: Sequence[NodeConfig], parents: dict[int, int]) -> Iterator[ConfigError]:

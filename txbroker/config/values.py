@@ -6,6 +6,7 @@ The values of a topology file: one attrs class for each mapping, with the defaul
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NewType
@@ -216,6 +217,11 @@ class NodeConfig:
     def dial_host(self) -> str:
         """Return the host that other nodes and clients dial."""
         return self.advertise or self.grpc.host
+
+    @property
+    def data_place(self) -> Path:
+        """Return the path of `data` without symbolic links and `..`, to compare with others."""
+        return Path(os.path.realpath(self.data))
 
     def error(self, key: str, value: object, problem: str, remedy: str) -> ConfigError:
         """

@@ -134,7 +134,32 @@ def test_state_of_another_node_is_refused(folder: DataFolder, node: str, zone: s
     """Two nodes that share a folder would share an identity."""
     folder.save(STATE)
 
-    assert "belongs to node 'garage'" in refusal(folder, node, zone)
+    said = refusal(folder, node, zone)
+    assert "belongs to node 'garage'" in said
+    assert ("retire it" in said) is (node == "garage")  # only this node's own zone was changed
+
+
+@pytest.mark.parametrize("way", ["data/inner", "data/deep/inner", "link/inner", "x/../data/inner"])
+def test_folder_in_that_of_another_node_is_refused(
+    folder: DataFolder, tmp_path: Path, way: str
+) -> None:
+    """A copy or a move of the outer one would take the inner one along; nothing is made there."""
+    folder.save(STATE)
+    (tmp_path / "link").symlink_to("data")
+    (tmp_path / "x").mkdir()
+
+    with pytest.raises(StoreError, match=r"data, the `data` folder of another node, contains it;"):
+        DataFolder(tmp_path / way)
+    assert not (tmp_path / way).exists()
+
+
+def test_folder_around_that_of_another_node_is_refused(folder: DataFolder, tmp_path: Path) -> None:
+    """Where it lies right in it."""
+    folder.save(STATE)
+
+    with pytest.raises(StoreError, match=r"data, the `data` folder of another node, lies in it;"):
+        DataFolder(tmp_path)
+    assert not (tmp_path / "lock").exists()
 
 
 def test_file_that_cannot_be_read_is_refused(folder: DataFolder, file: Path) -> None:

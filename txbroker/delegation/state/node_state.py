@@ -28,6 +28,8 @@ from txbroker.storage.files import DiskFull
 FORMAT = 3
 """Version of the file; a start refuses a newer one."""
 
+STATE_FILE = "state.json"
+
 RESERVE = "reserve"
 """A file of zeros that is deleted when the disk is full. A start must be able to save its state."""
 
@@ -71,6 +73,30 @@ def _object(fields: dict[str, str]) -> str:
     return f"{{{','.join(f'{checked_file.to_text(n)}:{text}' for n, text in fields.items())}}}"
 
 
+def _remedy(state: NodeState, node: str) -> str:
+    """Return the remedy for a folder that another node, or this one with another zone, has used."""
+    if state.node != node:
+        return "give each node a `data` folder of its own"
+    return (
+        "set another `data` folder; to give what the zone has to its parent, first start the node"
+        " with the zone of this folder, and retire it (txbroker retire)"
+    )
+
+
+def _near_data(path: Path) -> Path | None:
+    """Return the `data` folder of another node that contains `path`, or lies in it; else None."""
+    place = path.resolve()
+    try:
+        inside = [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
+    except OSError:
+        inside = []
+    return next((folder for folder in (*place.parents, *inside) if _is_data(folder)), None)
+
+
+def _is_data(folder: Path) -> bool:
+    return all(os.path.isfile(folder / name) for name in ("lock", STATE_FILE))
+
+
 class DataFolder:
     """The `data` folder of one node, locked against a second process."""
 
@@ -85,7 +111,7 @@ class DataFolder:
         """
         self._path = path
         self._on_failed = on_failed
-        self._file = path / "state.json"
+        self._file = path / STATE_FILE
         self.incoming = ReceivedZoneFile(path / "incoming")
         self._lock = self._lock_folder()
         self._reserve = path / RESERVE
@@ -115,7 +141,7 @@ class DataFolder:
         if (state.node, state.zone) != (node, zone):
             raise StoreError(
                 f"{self._file}: belongs to node {state.node!r} with zone {state.zone!r}, not to"
-                f" {node!r} with {zone!r}; give each node a `data` folder of its own"
+                f" {node!r} with {zone!r}; {_remedy(state, node)}"
             )
         return state
 
@@ -177,6 +203,14 @@ class DataFolder:
                     self._reserve.unlink(missing_ok=True)
 
     def _lock_folder(self) -> IO[str]:
+        other = _near_data(self._path)
+        if other is not None:
+            # A copy or a move of the outer folder would take the inner one, in use, along.
+            where = "lies in it" if other.is_relative_to(self._path.resolve()) else "contains it"
+            raise StoreError(
+                f"{self._path}: {other}, the `data` folder of another node, {where}; set `data` to"
+                " a folder beside that"
+            )
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as opened:
