@@ -30,6 +30,9 @@ from .harness import Bench5
 SMALL = 40
 """Bytes that have room for an ordinary CONNACK, and for no reason string."""
 
+LARGEST_CONNECT = 327_749
+"""Bytes of a CONNECT, as docs/mqtt5.md has them."""
+
 
 def refused_at(broker5: Bench5, **fields: object) -> bytes:
     """All that a client gets whose CONNECT with these fields is refused."""
@@ -113,6 +116,24 @@ def test_connect_above_the_maximum(broker5: Bench5) -> None:
         data = client.read_to_the_end()
         assert data[:1] == b"\x20" and data[3] == 0x95
         assert len(data) == 5
+
+
+def test_longest_connect(broker5: Bench5) -> None:
+    """A CONNECT has a limit of its own, which its properties count to; one byte more gets 0x95."""
+    bare = len(wire5.connect(name := unique(), properties=longest_list(0)))
+    for more, code in ((0, 0), (1, 0x95)):
+        packet = wire5.connect(name, properties=longest_list(LARGEST_CONNECT - bare + more))
+        assert len(packet) == LARGEST_CONNECT + more
+        client = broker5.open()
+        client.send(packet)
+        connack = client.receive()
+        assert isinstance(connack, wire5.Answer) and connack.code == code
+
+
+def longest_list(more: int) -> wire5.Properties:
+    """User properties of seven times 40,000 bytes, and so many more."""
+    values = [40_000] * 5 + [40_000 + more // 2, 40_000 + more - more // 2]
+    return [(USER_PROPERTY, ("a", "x" * size)) for size in values]
 
 
 @level5_statement("MQTT-3.14.2-3", "MQTT-3.14.2-4", "MQTT-3.14.2-2")

@@ -109,6 +109,7 @@ def test_refused_clients_that_do_not_leave_are_few(bench: Bench) -> None:
         protocol, _ = stranger(bench)
         protocol.dataReceived(wire5.connect(f"c{number}"))
     assert len(bench.service.surplus) == MOST_SURPLUS
+    assert bench.edge.counters.get("connections.refused") == 3 * MOST_SURPLUS
 
 
 def test_place_that_is_free_by_then_is_given(bench: Bench) -> None:
@@ -122,6 +123,34 @@ def test_place_that_is_free_by_then_is_given(bench: Bench) -> None:
     bench.turn.end()
     assert transport.value()[2:4] == b"\0\0"
     assert list(bench.service.connections) == [second] and not bench.service.surplus
+
+
+@pytest.mark.parametrize("expiry", [None, 60])
+def test_client_that_returns_has_its_own_place(bench: Bench, expiry: int | None) -> None:
+    """A half-open connection would have it until its keep-alive ends [MQTT-3.1.4-2]."""
+    bench.set_limits(connections=1)
+    half_open = accepted(bench, "c", expiry)
+    other, refusal = stranger(bench)
+    other.dataReceived(wire5.connect("other"))
+    assert refusal.value()[2:4] == b"\0\x97" and not half_open.disconnecting
+    other.connectionLost()
+
+    accepted(bench, "c", expiry, present=expiry is not None)
+    assert half_open.disconnecting
+    assert half_open.value()[:3] == bytes((0xE0, half_open.value()[1], 0x8E))
+    assert len(bench.service.connections) == 1 and not bench.service.surplus
+    assert bench.edge.counters.get("connections.refused") == 1
+
+
+def accepted(bench: Bench, name: str, expiry: int | None, *, present: bool = False) -> Wire:
+    """The connection of a client that got CONNACK, which is read."""
+    protocol, transport = stranger(bench)
+    protocol.dataReceived(wire5.connect(name, clean=expiry is None, expiry=expiry))
+    bench.edge.settle()
+    bench.turn.end()
+    assert transport.value()[2:4] == bytes((present, 0))
+    transport.clear()
+    return transport
 
 
 def test_connections_beyond_the_limit_end_with_the_node(bench: Bench) -> None:

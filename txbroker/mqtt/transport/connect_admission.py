@@ -72,9 +72,6 @@ class ConnectAdmission(ConnectionOutput):
         self._level = self.packet_writer.level = packet.protocol_level
         if self._level >= LEVEL_5:
             self._on_connect_properties(packet.properties)
-        if self._service.surplus and not self._has_place():
-            self._refuse_surplus()
-            return
         if (
             self._service.limits.checks_utf8
             and packet.will is not None
@@ -92,6 +89,9 @@ class ConnectAdmission(ConnectionOutput):
         self._client_id = client_id
         if self._service.is_leaving:
             self._turn_away()
+            return
+        if self._service.surplus and not self._has_place():
+            self._refuse_surplus()
             return
         procedure = self._connect(packet, is_assigned)
         if not self._service.connects.runner.run(procedure) and self._is_open:
@@ -181,13 +181,20 @@ class ConnectAdmission(ConnectionOutput):
         )
 
     def _has_place(self) -> bool:
-        """True if the connection is one of `limits.connections`, maybe since a place is free."""
-        surplus = self._service.surplus
-        if self not in surplus:
+        """
+        True if the connection is one of `limits.connections`, maybe since a place is free by now.
+
+        The client's earlier connection gives its place to this one. Otherwise a client whose
+        connection broke unheard would be refused until its keep-alive ends.
+        """
+        service = self._service
+        if self not in service.surplus:
             return True
-        if not self._service.admit(self):
-            return False
-        del surplus[self]
+        if not service.admit(self):
+            service.edge.clients.close(self._client_id)  # [MQTT-3.1.4-2]
+            if not service.admit(self):
+                return False
+        del service.surplus[self]
         return True
 
     # internal: refusals
@@ -198,7 +205,7 @@ class ConnectAdmission(ConnectionOutput):
 
         The connection stays in `surplus` until it is lost: a client may not read its CONNACK.
         """
-        self._service.note_refusal()
+        self._service.note_refusal(self)
         most = self._service.limits.connections
         reason = f"limits.connections: all {most} connections of the node are in use; try later"
         self._end_refused(self._refusal(ReasonCode.QUOTA_EXCEEDED, reason))

@@ -36,7 +36,11 @@ class ClientConnection(Protocol):
 
 
 class MqttService:
-    """The node's parts that every connection uses, its limits, and the open connections."""
+    """
+    The node's parts that every connection uses, its limits, and the open connections.
+
+    `surplus`: connections without a place, each with whether its refusal is counted.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class MqttService:
         parts.shares.shorten(edge.delivery.slices)
         self.alias_bytes = AliasBytes()
         self.connections: dict[ClientConnection, None] = {}  # a set would take twice the memory
-        self.surplus: dict[ClientConnection, None] = {}
+        self.surplus: dict[ClientConnection, bool] = {}
         self.is_leaving = False
         self.server_reference = ""
 
@@ -87,13 +91,16 @@ class MqttService:
         """
         if len(self.surplus) >= MOST_SURPLUS:
             oldest = next(iter(self.surplus))
+            self.note_refusal(oldest)
             del self.surplus[oldest]
             oldest.push_out()
-            self.note_refusal()
-        self.surplus[connection] = None
+        self.surplus[connection] = False
 
-    def note_refusal(self) -> None:
-        """Count and log a connection that found no place."""
+    def note_refusal(self, connection: ClientConnection) -> None:
+        """Count and log a connection that found no place, once."""
+        if self.surplus[connection]:
+            return
+        self.surplus[connection] = True
         self.counters.add("connections.refused")
         most = self.limits.connections
         log_limited(log.warning, "client.refused", limit="limits.connections", value=most)
