@@ -12,7 +12,7 @@ from tests.support.nodes import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TIMEOUT = 600.0
+TIMEOUT = 900.0
 """Seconds of a test with Spark: its start alone takes two minutes where others have the machine."""
 
 REASON = "PySpark is not installed: pip install 'txbroker[pipeline]'"
