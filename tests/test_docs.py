@@ -32,6 +32,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _MERMAID = {"flowchart", "sequenceDiagram", "stateDiagram-v2"}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [p for p in RUN_HERE if fences(p, "console")], ids=name_of)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """Every command of every console fence, against real nodes."""

@@ -16,7 +16,7 @@ from tests.support import wire
 from tests.support.nodes import NodeProcess, topology
 from tests.support.rawclient import RawClient
 
-from .commands import as_json, failure, output, wrong_usage
+from .commands import as_json, failure, output, run, wrong_usage
 
 
 class Pair:
@@ -203,6 +203,43 @@ def test_drop_gives_the_branch_up(pair: Pair) -> None:
     pair.wake("sleeper", b"between", b"after")
     pair.wake("waker", b"after")
     assert "has no divergent branch" in failure("divergent", "replay", pair.child.grpc, "a")
+
+
+def test_drop_tells_what_else_keeps_the_zone(pair: Pair, tmp_path: Path) -> None:
+    """The data folder is older than the zone's last epoch; the remedy of the warning helps."""
+    pair.child.kill()
+    older = tmp_path / "older"
+    shutil.copytree(pair.child.data, older)
+    pair.return_()
+    assert "" == run("divergent", "drop", pair.child.grpc, "a").stderr
+    pair.settled()
+    pair.child.kill()
+    shutil.rmtree(pair.child.data)
+    older.rename(pair.child.data)
+    pair.return_()
+
+    done = run("divergent", "drop", pair.child.grpc, "a")
+
+    assert (0, "the branch of zone a, epoch 1, is dropped\n") == (done.returncode, done.stdout)
+    said = (
+        f"warning: {pair.child.grpc}: the zone is not granted yet: node 'child' has held zone 'a'"
+    )
+    assert done.stderr.startswith(said) and 1 == len(done.stderr.splitlines())
+    reclaim = f"txbroker reclaim {pair.root.grpc} a"
+    assert done.stderr.endswith(f"{reclaim}\n") and "`data` of epoch 1" in done.stderr
+    pair.child.kill()
+    output(*reclaim.split()[1:])
+    pair.child.start()
+    pair.settled()
+
+
+def test_replay_tells_that_the_parent_is_away(pair: Pair) -> None:
+    """The node goes on asking for its zone, and gets it then."""
+    pair.root.pause()
+    done = run("divergent", "replay", pair.child.grpc, "a")
+    assert 0 == done.returncode and f"parent {pair.root.grpc} does not answer" in done.stderr
+    pair.root.resume()
+    pair.settled()
 
 
 def test_what_is_no_branch(pair: Pair) -> None:

@@ -33,7 +33,8 @@ def divergent() -> None:
     Show, replay or drop what a node had alone when its zone was reclaimed.
 
     HOST:PORT is the gRPC address of the node that came back, ZONE the zone that it had. The node
-    keeps its divergent branch until `replay` or `drop`. After either, the node gets its zone again.
+    keeps its divergent branch until `replay` or `drop`. After either, the node asks its parent for
+    its zone again. A warning tells what else keeps it from the zone.
 
     Example:
 
@@ -93,6 +94,7 @@ def replay(address: Address, zone: str) -> None:
     """
     reply = _ask(address, zone, "REPLAY")
     click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is being replayed")
+    _warn(address, reply)
 
 
 @divergent.command(
@@ -109,6 +111,14 @@ def drop(address: Address, zone: str) -> None:
     """Discard the branch for good."""
     reply = _ask(address, zone, "DROP")
     click.echo(f"the branch of zone {zone_name(zone)}, epoch {reply.epoch}, is dropped")
+    _warn(address, reply)
+
+
+def _warn(address: Address, reply: DivergentReply) -> None:
+    """Say so if the node does not get its zone even so."""
+    if reply.reason:
+        reason = " ".join(reply.reason.split())
+        click.echo(f"warning: {address}: the zone is not granted yet: {reason}", err=True)
 
 
 def _ask(address: Address, zone: str, action: str) -> DivergentReply:

@@ -269,7 +269,7 @@ class ControlPlane:
         )
 
     def _build_divergence(self) -> DivergentBranch:
-        return DivergentBranch(self._base, on_settled=self.joiner.join_again)
+        return DivergentBranch(self._base, ask_again=self.joiner.ask_again)
 
     def _build_forgetter(self) -> MemberRemoval:
         node_base = self._node_base

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from txbroker.delegation.rpc.delegation_base import DelegationBase
 from txbroker.journal.store.journal_parts import JournalPart
@@ -29,6 +29,9 @@ log = get_logger()
 AT_ONCE = 500
 """Records after which a scan yields to other work."""
 
+ANSWERED_IN = 10.0
+"""Seconds in which the parent should answer a node that asks for its zone again."""
+
 TOPICS = 1_000
 """The most topics that a report lists one by one."""
 
@@ -39,15 +42,20 @@ class DivergentError(Exception):
 
 class DivergentBranch:
     """
-    The commands on the node's branch; `on_settled` runs when the node may ask for its zone again.
+    The commands on the node's branch.
+
+    `ask_again` asks the parent for the zone, which the node may have again once the branch is
+    settled. It waits for so many seconds, and returns why the zone is not granted, or "".
     """
 
-    def __init__(self, base: DelegationBase, *, on_settled: Callable[[], None]) -> None:
+    def __init__(
+        self, base: DelegationBase, *, ask_again: Callable[[float], Awaitable[str]]
+    ) -> None:
         self._node_grant = base.node_grant
         self._data_directory = base.data_directory
         self._retention = base.retention
         self._flush_queue = base.flush_queue
-        self._on_settled = on_settled
+        self._ask_again = ask_again
         self._now = base.data_directory.lived
         self._table = base.data_directory.tables.table("divergent")
         self._lock = asyncio.Lock()
@@ -96,8 +104,7 @@ class DivergentBranch:
             self._table.put(f"{branch.epoch} {zone}".encode(), self._now().to_bytes(8))
             await self._data_directory.committer.drain()
             log.warning("divergent.replayed", zone=zone, epoch=branch.epoch)
-            self._settle()
-            return control_pb2.DivergentReply(done=True, epoch=branch.epoch)
+            return await self._settle(branch)
 
     async def drop(self, zone: str) -> control_pb2.DivergentReply:
         """Delete the branch; raises `DivergentError`, `StoreError`."""
@@ -106,8 +113,7 @@ class DivergentBranch:
             if branch in self._data_directory.journals.parts:
                 self._data_directory.journals.drop(branch)
             log.warning("divergent.dropped", zone=zone, epoch=branch.epoch)
-            self._settle()
-            return control_pb2.DivergentReply(done=True, epoch=branch.epoch)
+            return await self._settle(branch)
 
     # internal
 
@@ -126,10 +132,12 @@ class DivergentBranch:
             )
         return branch
 
-    def _settle(self) -> None:
+    async def _settle(self, branch: JournalId) -> control_pb2.DivergentReply:
+        """Ask for the zone: other reasons than the branch may keep the node from it."""
         self._node_grant.record_settled()
-        self._on_settled()
         self._flush_queue.end()
+        refusal = await self._ask_again(ANSWERED_IN)
+        return control_pb2.DivergentReply(done=True, epoch=branch.epoch, reason=refusal)
 
     def _unseen(self, branch: JournalId) -> Iterator[tuple[Message, int]]:
         part = self._data_directory.journals.get(branch)

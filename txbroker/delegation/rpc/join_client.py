@@ -83,6 +83,8 @@ class JoinClient:
         )
         self._again = asyncio.Event()
         self._has_tried = asyncio.Event()
+        self._asked: list[asyncio.Future[str]] = []  # for the next request's answer
+        self._answered: list[asyncio.Future[str]] = []  # for the present one's, or a later one's
         self._node_grant = base.node_grant
         self._authority = base.authority
         self._withdrawal = withdrawal
@@ -109,6 +111,7 @@ class JoinClient:
             parent = self._node_grant.parent
             assert parent is not None, "the root does not join"
             self._again.clear()
+            self._answered, self._asked = [*self._answered, *self._asked], []
             self._stream.is_ending = False
             ended = ""
             try:
@@ -191,6 +194,27 @@ class JoinClient:
         """Ask the parent now, even if a request is under way."""
         self._again.set()
         self._stream.end()
+
+    async def ask_again(self, seconds: float) -> str:
+        """
+        Ask the parent now; return why the zone is not granted, in one line, or "".
+
+        A parent that does not answer within `seconds` is such a reason.
+        """
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self.join_again()
+        try:
+            return await asyncio.wait_for(answer, seconds)
+        except TimeoutError:
+            return f"parent {self._node_grant.parent} does not answer; the node goes on asking"
+
+    def _tell(self, reason: str) -> None:
+        """Tell those who asked what the parent has answered: the reason of a refusal, or ""."""
+        answered, self._answered = self._answered, []
+        for answer in answered:
+            if not answer.done():
+                answer.set_result(reason)
 
     # from the join procedure
 
@@ -299,6 +323,7 @@ class JoinClient:
             case Joined(who=who):
                 self._unsaved, self._stranger = "", ("", "")
                 self._has_tried.set()
+                self._tell("")
                 if who is not None:
                     self._joined_to = (who.node, who.life, parent)
                 return ""
@@ -306,6 +331,7 @@ class JoinClient:
                 return "moved"
             case JoinRefused() as refused:
                 self._on_refused(refused)
+                self._tell(refused.reason)
                 return "refused"
             case ParentStrange(peer=peer):
                 self._log_stranger(parent, peer)
