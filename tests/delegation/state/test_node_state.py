@@ -153,6 +153,14 @@ def test_folder_in_that_of_another_node_is_refused(
     assert not (tmp_path / way).exists()
 
 
+def test_folder_behind_a_ring_of_links_is_refused(tmp_path: Path) -> None:
+    """As any that cannot be made."""
+    (tmp_path / "ring").symlink_to("ring")
+
+    with pytest.raises(StoreError, match="ring: cannot be used: "):
+        DataFolder(tmp_path / "ring")
+
+
 def test_folder_around_that_of_another_node_is_refused(folder: DataFolder, tmp_path: Path) -> None:
     """Where it lies right in it."""
     folder.save(STATE)

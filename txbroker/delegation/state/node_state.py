@@ -85,7 +85,7 @@ def _remedy(state: NodeState, node: str) -> str:
 
 def _near_data(path: Path) -> Path | None:
     """Return the `data` folder of another node that contains `path`, or lies in it; else None."""
-    place = path.resolve()
+    place = Path(os.path.realpath(path))
     try:
         inside = [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
     except OSError:
@@ -206,7 +206,11 @@ class DataFolder:
         other = _near_data(self._path)
         if other is not None:
             # A copy or a move of the outer folder would take the inner one, in use, along.
-            where = "lies in it" if other.is_relative_to(self._path.resolve()) else "contains it"
+            where = (
+                "lies in it"
+                if other.is_relative_to(os.path.realpath(self._path))
+                else "contains it"
+            )
             raise StoreError(
                 f"{self._path}: {other}, the `data` folder of another node, {where}; set `data` to"
                 " a folder beside that"
