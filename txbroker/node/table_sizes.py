@@ -15,6 +15,7 @@ from txbroker.directory import discard_table, entry_table, members, session_owne
 from txbroker.directory.rpc import request_server
 from txbroker.directory.sent_wills import SENT_LIMIT
 from txbroker.edge.groups import group_coordinators
+from txbroker.edge.sessions import session_store
 from txbroker.journal.store import retention
 from txbroker.mqtt.transport.service import MOST_SURPLUS
 from txbroker.node.edge_role import EdgeRole
@@ -55,6 +56,8 @@ class TableSizes:
         yield TableSize("filters.asked", edge.interests.awaiting_count, 0)
         yield TableSize("zones", len(list(edge.zones)), limits.cache)
         yield TableSize("groups", edge.shared.groups, 0)
+        noted = edge.clients.session_store.noted_groups
+        yield TableSize("groups.noted", len(noted), session_store.GROUPS)
         yield TableSize("timers", len(mqtt.deadlines), 0)
 
     def _of_directory(self) -> Iterator[TableSize]:
