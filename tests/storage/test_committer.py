@@ -872,6 +872,35 @@ def test_whoever_has_waited_counts_for_a_moment(
     assert not bench.committer.is_laden(3_000)
 
 
+def test_nobody_yields_where_nobody_waits(tmp_path: Path) -> None:
+    """Much that nobody awaits goes at once then."""
+    bench = Bench(tmp_path, Durability.SYNC)
+    bench.stage(bench.a)
+    assert not bench.committer.yield_to_waiters(lambda: None)
+    bench.wait("waits")
+    assert bench.committer.yield_to_waiters(lambda: None)
+
+
+def test_who_yields_goes_on_behind_those_who_waited(tmp_path: Path) -> None:
+    """One sync later, also where nobody waits for that one or nothing is to be synced."""
+    bench = Bench(tmp_path, Durability.SYNC)
+
+    def go_on() -> None:
+        bench.events.append("goes on")
+
+    bench.stage(bench.a, "waits")
+    assert bench.committer.yield_to_waiters(go_on)
+    bench.end_turn()
+    told = [event for event in bench.sync() if event in ("waits", "goes on")]
+    assert ["waits", "goes on"] == told
+    bench.stage(bench.b)
+    assert bench.committer.yield_to_waiters(go_on)
+    bench.end_turn()
+    assert "goes on" in bench.sync()
+    assert bench.committer.yield_to_waiters(go_on)
+    assert ["goes on"] == bench.end_turn()
+
+
 def test_much_is_written_in_turns(tmp_path: Path) -> None:
     """
     Others have their turn in between; whoever waits goes on when what it waits for is written, and

@@ -131,6 +131,7 @@ class Committer:
         self._running: deque[_Action] | None = None
         self._is_resting = False  # after an awaited sync, until more may have come
         self._ready: deque[_Action] = deque()
+        self._yielded: deque[_Action] = deque()  # of those who wait for others' syncs
         self._alarm: Cancellable | None = None
         self._is_ended = False
 
@@ -152,9 +153,10 @@ class Committer:
         """Unregister a log with its staged and unsynced entries: for a log that is deleted."""
         for logs in (self._logs, self._staged, self._unsynced):
             logs.pop(log, None)
-        if self._next and self._running is None and not self._unsynced:
+        if (self._next or self._yielded) and self._running is None and not self._unsynced:
             self._ready.extend(self._next)  # no sync is left that would tell them
             self._next.clear()
+            self._end_yield()
             self._mark_dirty(self)
 
     def touch(self, log: SegmentLog) -> None:
@@ -189,11 +191,19 @@ class Committer:
         The staged, written and unsynced bytes count. With a durability other than `sync` no caller
         waits, and the result is False.
         """
-        group = self._group is not None and self._group.actions
-        has_waiting = bool(self._running or self._next or group or self._waiting)
-        if not self._is_sync or not (has_waiting or self._timers.now() < self._waited_until):
-            return False
-        return self._unsafe + more > LADEN
+        return self._has_waiters and self._unsafe + more > LADEN
+
+    def yield_to_waiters(self, go_on: _Action) -> bool:
+        """
+        Return False if no caller waits for a sync; else run `go_on` after the next sync.
+
+        For much that nobody awaits: a caller then waits for one part of it, not for all.
+        """
+        if self._has_waiters:
+            self._yielded.append(go_on)
+            self._mark_dirty(self)
+            return True
+        return False
 
     # -- from the node
 
@@ -291,6 +301,8 @@ class Committer:
             return
         is_coming = self._running is not None or bool(self._unsynced)
         holds(self, 35, "who waits for a sync has one coming", is_coming or not self._next)
+        may_go_on = is_coming or bool(self._staged) or not self._yielded
+        holds(self, 35, "who yields to waiters goes on", may_go_on)
         strange = (self._staged.keys() | self._unsynced.keys()) - self._logs.keys()
         holds(self, 35, "only logs that take part are written", not strange, strange)
         ordered(self, 34, "bytes behind a sync are counted", 0, self._behind)
@@ -372,6 +384,13 @@ class Committer:
         return not self._staged
 
     @property
+    def _has_waiters(self) -> bool:
+        """True if a caller waits for a sync, or did a moment ago."""
+        group = self._group is not None and self._group.actions
+        is_awaited = bool(self._running or self._next or group or self._waiting)
+        return self._is_sync and (is_awaited or self._timers.now() < self._waited_until)
+
+    @property
     def _unsafe(self) -> int:
         """Bytes that are staged, or written and not synced."""
         staged = sum(log.staged for log in self._staged)
@@ -405,6 +424,12 @@ class Committer:
             self._running.extend(actions)  # Their entries were written before that sync began.
         else:
             self._ready.extend(actions)
+            self._end_yield()
+
+    def _end_yield(self) -> None:
+        """Let those go on that have waited for others' syncs."""
+        self._ready.extend(self._yielded)
+        self._yielded.clear()
 
     def _flush_memory(self) -> None:
         self._ready.extend(self._waiting)
@@ -434,7 +459,7 @@ class Committer:
 
     def _sync_in_time(self) -> None:
         """Begin a sync if a caller awaits one; otherwise schedule a sync."""
-        if self._next:
+        if self._next or self._yielded:
             if not self._is_resting:
                 self._sync()
         elif self._unsynced and self._alarm is None:
@@ -473,6 +498,7 @@ class Committer:
             self._waited_until = self._timers.now() + AGAIN
         self._report_behind()
         self._ready.extend(actions or ())
+        self._end_yield()
         if actions or self._next:
             self._rest()
         if not self._is_memory:
@@ -498,7 +524,7 @@ class Committer:
     def _end_rest(self) -> None:
         """Begin the sync that somebody awaits by now."""
         self._is_resting = False
-        if self._next:
+        if self._next or self._yielded:
             self._sync()
 
     def _report_waiters(self) -> None:

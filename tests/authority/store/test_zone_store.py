@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.recorders import EdgeRecorder
 from tests.support.runs import run_of
 from txbroker.authority.authority import Authority
 from txbroker.authority.edge_peer import EdgeGreeting
-from txbroker.authority.store import zone_store
+from txbroker.authority.store import zone_checkpoints, zone_store
 from txbroker.authority.store.offset_reservation import OffsetReservation
 from txbroker.authority.store.zone_checkpoints import STEP_TOPICS
 from txbroker.authority.store.zone_store import Qos0Rule, RecordOrigin, ZoneStore
@@ -464,6 +465,69 @@ def test_qos_0_is_not_kept_where_others_would_wait_for_it(
         return [5 < few < 20, len(payloads) == 22 - few, payloads[-1]]
 
     assert [True, True, b"kept again"] == run_apart(scenario())
+
+
+def test_a_checkpoint_goes_in_parts_while_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each QoS 1 would wait for a sync of all retained messages that changed."""
+    monkeypatch.setattr(zone_checkpoints, "STEP_BYTES", 2_000)
+    monkeypatch.setattr(zone_checkpoints, "PART_BYTES", 6_000)
+
+    async def scenario() -> tuple[list[int], int, int]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        checkpoint, committer = zone.store.checkpoint, zone.disk.committer
+        log = zone.disk._tables_log
+        checkpoint.wire_slices(lambda steps: deque(steps))
+        for number in range(30):
+            zone.authority.publish(Message(f"keep/{number}", bytes(2_000), 1, True))
+        await zone.settle()
+        checkpoint.write()
+        began, parts = log.size, []
+        while checkpoint.offset < 30:
+            size, syncs = log.size, committer.syncs
+            zone.say("waits")
+            await zone.settle()
+            parts.append((log.size - size) // (committer.syncs - syncs + 1))
+        zone.disk.close()
+        return parts, len(zone.disk.tables.table(RETAINED)), log.size - began
+
+    parts, count, size = run_apart(scenario())
+    assert (30, True) == (count, size > 60_000)
+    assert max(parts) < 2 * 6_000
+
+
+def test_a_checkpoint_in_parts_needs_nobody_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited may send no more; and the last checkpoint of a node is whole."""
+    monkeypatch.setattr(zone_checkpoints, "PART_BYTES", 1)
+    monkeypatch.setattr(zone_checkpoints, "STEP_TOPICS", 1)
+
+    async def scenario() -> list[int]:
+        zone = Zone(tmp_path)
+        zone.open(1)
+        checkpoint = zone.store.checkpoint
+        checkpoint.wire_slices(lambda steps: deque(steps))
+        found = []
+        for number in range(20):
+            zone.authority.publish(Message(f"keep/{number}", b"kept", 1, True))
+        await zone.settle()
+        checkpoint.write()
+        while checkpoint.offset < 20:
+            zone.turn.end()
+            await asyncio.sleep(0.001)
+        found.append(checkpoint.offset)
+        for number in range(20):
+            zone.authority.publish(Message(f"keep/{number}", b"changed", 1, True))
+        await zone.settle()
+        zone.store.close()
+        found.append(checkpoint.offset)
+        zone.disk.close()
+        return found
+
+    assert [20, 40] == run_apart(asyncio.wait_for(scenario(), 30))
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

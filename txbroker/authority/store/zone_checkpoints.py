@@ -51,6 +51,13 @@ The most topics, and bytes of their messages, that one step of a checkpoint writ
 second's flood of retained messages delayed all other work by a tenth of the next second.
 """
 
+PART_BYTES = 256 * 1024
+"""
+Bytes of retained messages that a checkpoint writes before each sync that others wait for.
+
+A flood of messages of 65 KB made each sync one of many MiB of tables, for which all QoS 1 waited.
+"""
+
 _CHECKPOINT = b"checkpoint"
 
 _ABSORBED = b"absorbed "
@@ -276,20 +283,35 @@ class ZoneCheckpoint:
         """
         authority = self._authority
         assert authority is not None
-        topics = size = 0
+        topics = size = part = 0
         while changed:
             topic = changed.pop()
             entry = authority.retained.entry(topic)
             self._put_retained(topic, entry)
             topics, size = topics + 1, size + (0 if entry is None else len(entry[1]))
             if topics >= STEP_TOPICS or size >= STEP_BYTES:
+                part += size
                 topics = size = 0
+                if part >= PART_BYTES:
+                    part = 0
+                    if self._yields(changed, offset):
+                        return
                 yield
                 if self._writing is not changed:
                     return
         self._writing = None
         self._put_checkpoint(authority.marks, offset)
         self._notify_written()
+
+    def _yields(self, changed: set[str], offset: int) -> bool:
+        """True if the checkpoint goes on by itself after a sync that others wait for."""
+
+        def go_on() -> None:
+            if self._writing is changed:
+                self._work_off(self._write(changed, offset))
+
+        is_sliced = self._work_off is not deque  # else it runs at once: the node may be ending
+        return is_sliced and self._data_directory.committer.yield_to_waiters(go_on)
 
     def _give_up(self) -> None:
         """Move the unwritten topics of the checkpoint under way into the next checkpoint."""
