@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from tests.core import cores
 from tests.core.cores import a_client, answer, both, needs_compiled, publish
 from txbroker.core.reference.packet_writer import (
     HIGH_MARK,
+    MANY_DROPPED,
     MOST,
     QUEUE_BYTES,
     QUEUE_HIGH_MARK,
     QUEUE_MESSAGES,
 )
 from txbroker.core.reference.packets import Entry
-from txbroker.core.reference.router import MOST_OUTPUTS, OUTPUT_BYTES
+from txbroker.core.reference.router import HURRIED_BYTES, MOST_OUTPUTS, OUTPUT_BYTES
 
 
 def a_packet_writer(core: Any, inflight: int = 65_535, memory: int = 2**40) -> Any:
@@ -127,6 +129,59 @@ def test_qos0_is_dropped_above_a_mark_or_when_shut(core: Any) -> None:
     assert not packet_writer.send_qos0(b"z")
     packet_writer.send(b"a")
     assert (2, b"a") == (packet_writer.dropped, packet_writer.dequeue())
+
+
+@both
+def test_a_shut_writer_is_looked_at_once_for_many_drops(core: Any) -> None:
+    """Else a flood costs a look at each of many clients that read nothing, for each message."""
+    router = core.Router(lambda: None)
+    packet_writer = router.make_packet_writer()
+    packet_writer.is_shut = True
+    looks = 0
+    for _ in range(2 * MANY_DROPPED):
+        packet_writer.send_qos0(b"x" * 100)
+        for left in router.send_outputs():
+            looks += 1
+            assert MANY_DROPPED == left.dropped
+            left.dropped = 0
+    assert 2 == looks
+
+
+@both
+def test_little_is_written_in_a_turn_while_somebody_waits_for_many(core: Any) -> None:
+    """Its answer goes first, and the output to a crowd waits for further turns, however many calls
+    there are in one."""
+    router = core.Router(lambda: None)
+    with ExitStack() as stack:
+        crowd = [_connected(core, router, stack) for _ in range(20)]
+        for packet_writer in crowd:
+            packet_writer.send(bytes(HURRIED_BYTES // 8))
+        answer = _connected(core, router, stack)
+        router.hurry(True)
+        turns = []
+        while router.has_outputs:
+            answer.send(b"answer")
+            before = sum(one.size for one in crowd)
+            for _ in range(5):
+                router.send_outputs()
+            assert 0 == answer.size
+            turns.append(before - sum(one.size for one in crowd))
+            router.begin_turn()
+    assert 20 * HURRIED_BYTES // 8 == sum(turns)
+    assert max(turns) <= HURRIED_BYTES * 10 // 8
+    assert len(turns) >= 3
+
+
+def _connected(core: Any, router: Any, stack: ExitStack) -> Any:
+    """A packet writer with a socket that takes much."""
+    here, there = socket.socketpair()
+    for one in (here, there):
+        stack.enter_context(one)
+    here.setblocking(False)
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * HURRIED_BYTES)
+    packet_writer = router.make_packet_writer()
+    packet_writer.descriptor = here.fileno()
+    return packet_writer
 
 
 @both

@@ -42,6 +42,7 @@ from txbroker.core.reference.columns import LAST as _LAST
 from txbroker.core.reference.columns import Filled as _Filled
 from txbroker.core.reference.columns import Texts as _Texts
 from txbroker.core.reference.property_columns import FilledProperties as _FilledProperties
+from txbroker.core.reference.router import HURRIED_BYTES as _HURRIED_BYTES
 from txbroker.core.reference.router import LEAST as _LEAST
 from txbroker.core.reference.router import MOST_OUTPUTS as _MOST_OUTPUTS
 from txbroker.core.reference.router import OUTPUT_BYTES as _OUTPUT_BYTES
@@ -49,6 +50,7 @@ from txbroker.core.reference.router import OUTPUT_LIMIT as _OUTPUT_LIMIT
 from txbroker.core.reference.flows import Flow
 from txbroker.core.reference.link import LONGEST_KNOWN as _LONGEST_KNOWN
 from txbroker.core.reference.link import MOST_KNOWN as _MOST_KNOWN
+from txbroker.core.reference.packet_writer import MANY_DROPPED as _MANY_DROPPED
 from txbroker.core.reference.packet_writer import MOST as _MOST
 from txbroker.core.reference.packets import limit_levels as _limit_levels
 from txbroker.core.reference.records import WholeRecord as _WholeRecord
@@ -65,6 +67,8 @@ include "native/native.pxi"
 
 cdef size_t OVERHEAD = _OVERHEAD
 cdef size_t MOST = _MOST
+cdef uint64_t MANY_DROPPED = _MANY_DROPPED
+cdef size_t HURRIED_BYTES = _HURRIED_BYTES
 cdef size_t LEAST = _LEAST
 cdef Py_ssize_t MOST_OUTPUTS = _MOST_OUTPUTS
 cdef size_t OUTPUT_BYTES = _OUTPUT_BYTES

@@ -96,6 +96,7 @@ class NodeBase:
         self.outputs = SocketOutputs(self.flush_queue.mark_next)
         self.router = Router(partial(self.flush_queue.mark_dirty, self.outputs))
         self.outputs.router = self.router
+        self.shares.shorten(self.outputs)
         self.sockets = self.router.make_sockets()
         self.shares.when_hurried(self.sockets.hurry)
         self.poller = Poller(reactor.seconds, self.flush_queue, self.sockets)

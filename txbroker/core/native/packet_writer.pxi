@@ -186,8 +186,9 @@ cdef class PacketWriter:
     cdef bint may_go(self) except -1:
         """Whether a packet that may be dropped is to be sent; it is counted where not."""
         if self.is_shut or self.output.size() > self.most():
-            self.note()
             self.dropped += 1
+            if not self.is_shut or self.dropped % MANY_DROPPED == 0:
+                self.note()
             return False
         return True
 

@@ -52,6 +52,8 @@ cdef class Router:
     cdef readonly uint64_t forgotten
     cdef size_t cache_limit
     cdef size_t output_limit
+    cdef cbool is_hurried
+    cdef size_t written  # in this turn of the event loop
     cdef object on_output
     cdef list outputs
     cdef OutputGroup group
@@ -92,6 +94,8 @@ cdef class Router:
         self.singles = Tree(self.nodes, SINGLE)
         self.cache_limit = cache_limit
         self.output_limit = OUTPUT_LIMIT
+        self.is_hurried = False
+        self.written = 0
         self.on_output = on_output
         self.outputs = []
         self.group = OutputGroup()
@@ -147,27 +151,41 @@ cdef class Router:
         cdef list left = [], outputs = self.outputs
         cdef double until = monotonic() + WRITE_FOR
         cdef Py_ssize_t place = 0
+        cdef size_t most = OUTPUT_BYTES
+        if self.is_hurried:
+            most = HURRIED_BYTES - min(self.written, HURRIED_BYTES)
         self.outputs = []
         self.group.members.clear()
-        if len(outputs) > MOST_OUTPUTS // 2 or size_of(outputs) > OUTPUT_BYTES // 2:
-            outputs = self.chosen(outputs)
+        if len(outputs) > MOST_OUTPUTS // 2 or size_of(outputs) > most // 2:
+            outputs = self.chosen(outputs, most)
         for packet_writer in outputs:
             place += 1
             packet_writer.is_noted = False
+            self.written += packet_writer.output.size()
             if not packet_writer.is_sent():
                 left.append(packet_writer)
+            self.written -= packet_writer.output.size()
             if packet_writer.descriptor >= 0 and monotonic() >= until:
                 self.outputs = outputs[place:] + self.outputs
                 break
         return left
 
-    cdef list chosen(self, list outputs):
+    def hurry(self, bint is_hurried):
+        """As in the reference."""
+        self.is_hurried = is_hurried
+        self.written = 0
+
+    def begin_turn(self):
+        """As in the reference."""
+        self.written = 0
+
+    cdef list chosen(self, list outputs, size_t most_bytes):
         """The outputs that are written in one go; the others wait on."""
         cdef vector[pair[size_t, size_t]] rest
         cdef vector[cbool] is_light
         cdef list light = []
         cdef size_t index, place, first = 0, count, size = 0, most = MOST_OUTPUTS // 2
-        while first < <size_t>len(outputs) and first < most and size < OUTPUT_BYTES // 2:
+        while first < <size_t>len(outputs) and first < most and size < most_bytes // 2:
             size += (<PacketWriter>outputs[first]).output.size()
             first += 1
         for index in range(first, len(outputs)):
@@ -178,7 +196,7 @@ cdef class Router:
         is_light.resize(len(outputs))
         size = 0
         for index in range(count):
-            if size >= OUTPUT_BYTES // 2:
+            if size >= most_bytes // 2 and rest[index].first > LEAST:
                 break
             place = len(outputs) - rest[index].second
             size += (<PacketWriter>outputs[place]).output.size()

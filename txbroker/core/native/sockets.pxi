@@ -238,6 +238,7 @@ cdef class Sockets:
                     nanosleep(&MOMENT, NULL)
                 count = epoll_wait(number, events, BATCH, most)
             self.note_round(monotonic())
+            self.router.begin_turn()
             if count < 0:
                 if errno != EINTR:
                     PyErr_SetFromErrno(OSError)

@@ -18,6 +18,14 @@ MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Packet writers, and bytes, that one call writes, beside those of the last packet writer."""
 
+HURRIED_BYTES = 1024 * 1024
+"""
+Bytes that all calls of one turn of the event loop write while a caller awaits a sync.
+
+Each of several calls in a turn wrote 4 MiB to a crowd that reads nothing. A publish of QoS 1 waits
+for six such turns.
+"""
+
 LEAST = 4 * 1024
 """
 Output in bytes up to which packet writers count as equally small; of these, the last comes first.
@@ -103,6 +111,8 @@ class Router:
         self.is_due = False
         self._on_output = on_output
         self._outputs: list[PacketWriter] = []
+        self._is_hurried = False
+        self._written = 0  # in this turn of the event loop
         self._group = OutputGroup()
         self._full: list[PacketWriter] = []
 
@@ -188,18 +198,34 @@ class Router:
         """
         outputs = self._outputs
         self._group.clear()
-        first = _few(outputs)
+        most = max(HURRIED_BYTES - self._written, 0) if self._is_hurried else OUTPUT_BYTES
+        first = _few(outputs, most)
         light = sorted(
             range(first, len(outputs)),
             key=lambda place: (max(outputs[place].size, LEAST), -place),
         )
-        light = light[: _few(outputs[place] for place in light)]
+        light = light[: _few((outputs[place] for place in light), most, least=LEAST)]
         written = [outputs[place] for place in light] + outputs[:first]
         rest = set(range(first, len(outputs))).difference(light)
         self._outputs = [outputs[place] for place in sorted(rest)]
         for packet_writer in written:
             packet_writer.is_noted = False
-        return [packet_writer for packet_writer in written if not packet_writer.is_sent()]
+        left = []
+        for packet_writer in written:
+            self._written += packet_writer.size
+            if not packet_writer.is_sent():
+                left.append(packet_writer)
+            self._written -= packet_writer.size
+        return left
+
+    def hurry(self, is_hurried: bool) -> None:
+        """Write little in each turn, as a caller waits for several turns, or as usual again."""
+        self._is_hurried = is_hurried
+        self._written = 0
+
+    def begin_turn(self) -> None:
+        """Begin a turn of the event loop: `HURRIED_BYTES` may be written again."""
+        self._written = 0
 
     @property
     def has_outputs(self) -> bool:
@@ -389,11 +415,16 @@ def _reads(target: Target, part: Any) -> bool:
     return part is not None and target.packet_writer.reads is part
 
 
-def _few(packet_writers: Iterable[PacketWriter]) -> int:
-    """Return how many packet writers fill half of the limits of one call."""
+def _few(packet_writers: Iterable[PacketWriter], most: int, *, least: int = -1) -> int:
+    """
+    Return how many packet writers fill half of the limits of one call, which writes `most` bytes.
+
+    Output of up to `least` bytes is always little enough.
+    """
     count = size = 0
     for packet_writer in packet_writers:
-        if count >= MOST_OUTPUTS // 2 or size >= OUTPUT_BYTES // 2:
+        is_enough = size >= most // 2 and packet_writer.size > least
+        if count >= MOST_OUTPUTS // 2 or is_enough:
             break
         count += 1
         size += packet_writer.size

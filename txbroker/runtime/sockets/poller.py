@@ -23,7 +23,7 @@ from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 
 from txbroker.core import FED, READ_SIZE, Router, Sockets
-from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.flush_queue import Flushable, FlushQueue
 from txbroker.runtime.sockets.accepted import ABORTED, AcceptedStream
 from txbroker.runtime.sockets.selector import Selector
 from txbroker.runtime.structured_log import get_logger
@@ -61,12 +61,28 @@ class Pollable(Protocol):
 
 
 class SocketOutputs:
-    """The output gathered for clients in a turn; `again` schedules `flush` in another turn."""
+    """
+    The output gathered for clients in a turn; `again` schedules a flush in another turn.
+
+    `is_short`: little is written in each turn, as a caller waits for several turns.
+    """
 
     router: Router
 
-    def __init__(self, again: Callable[[SocketOutputs], None]) -> None:
+    def __init__(self, again: Callable[[Flushable], None]) -> None:
         self._again = again
+        self._next_turn = _NextTurn(self)
+        self._is_short = False
+
+    @property
+    def is_short(self) -> bool:
+        """See the class's text."""
+        return self._is_short
+
+    @is_short.setter
+    def is_short(self, is_short: bool) -> None:
+        self._is_short = is_short
+        self.router.hurry(is_short)
 
     def flush(self) -> None:
         """
@@ -77,7 +93,18 @@ class SocketOutputs:
             if packet_writer.connection is not None:
                 packet_writer.connection.flush()
         if self.router.has_outputs:
-            self._again(self)
+            self._again(self._next_turn)
+
+
+class _NextTurn:
+    """The output that was left for the next turn."""
+
+    def __init__(self, outputs: SocketOutputs) -> None:
+        self._outputs = outputs
+
+    def flush(self) -> None:
+        self._outputs.router.begin_turn()
+        self._outputs.flush()
 
 
 class Poller:
