@@ -283,5 +283,8 @@ class Steps:
     def _step_outputs(self) -> Step:
         return ("outputs",)
 
+    def _step_hurry(self) -> Step:
+        return "hurry", self._chance(2)
+
     def _step_renew(self) -> Step:
         return "renew", self._client()

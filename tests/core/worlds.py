@@ -541,6 +541,9 @@ class World:
                     pass
         return got
 
+    def do_hurry(self, is_hurried: bool) -> None:
+        self.router.hurry(is_hurried)
+
     def do_outputs(self) -> Any:
         places = [client.packet_writer for client in self.clients]
         taken = self.router.send_outputs(), self.router.dequeue_full()

@@ -295,6 +295,7 @@ STEPS: list[tuple[str, tuple[Choice, ...]]] = [
         ),
     ),
     ("lend", (_index, _client, Source.byte, lambda source: 1 + source.below(2), Source.flag)),
+    ("hurry", (Source.flag,)),
 ]
 PIECES = len(STEPS)  # the first byte of a stream that comes in pieces, which is several steps
 

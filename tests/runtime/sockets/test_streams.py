@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from select import EPOLLIN, EPOLLOUT
 from typing import Any
 from unittest import mock
@@ -24,12 +24,13 @@ from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
 from tests.support.vanished import vanish
 from txbroker.core import Router
+from txbroker.core.reference.router import HURRIED_BYTES
 from txbroker.runtime import hooks
-from txbroker.runtime.flush_queue import FlushQueue
+from txbroker.runtime.flush_queue import Flushable, FlushQueue
 from txbroker.runtime.rotation import Rotation
 from txbroker.runtime.sockets import poller, stream
 from txbroker.runtime.sockets.accepted import GONE, has_left
-from txbroker.runtime.sockets.poller import Poller
+from txbroker.runtime.sockets.poller import Poller, SocketOutputs
 from txbroker.runtime.sockets.reactor import StreamReactor
 
 MUCH = bytes(range(256)) * (32 * 1024)  # 8 MiB
@@ -768,6 +769,36 @@ async def test_a_packet_writer_is_never_written_to_a_later_connection() -> None:
         other.transport.write(b"hello")
         assert b"hello" == later.recv(100)
         later.close()
+
+
+def test_a_crowd_waits_for_further_turns_where_turns_must_be_short() -> None:
+    """All ends of one turn write as much as one would; the rest begins anew in the next."""
+    later: list[Flushable] = []
+    outputs = SocketOutputs(later.append)
+    router = outputs.router = Router(lambda: None)
+    written = []
+    with ExitStack() as stack:
+        crowd = []
+        for _ in range(8):
+            here, there = (stack.enter_context(one) for one in socket.socketpair())
+            here.setblocking(False)
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * HURRIED_BYTES)
+            packet_writer = router.make_packet_writer()
+            packet_writer.descriptor = here.fileno()
+            packet_writer.send(bytes(HURRIED_BYTES // 4))
+            crowd.append(packet_writer)
+        outputs.is_short = True
+        outputs.flush()
+        while later:
+            for _ in range(4):
+                outputs.flush()
+            written.append(sum(one.written for one in crowd))
+            turn = set(later)
+            later.clear()
+            for one in turn:
+                one.flush()
+    assert HURRIED_BYTES <= written[0] <= 5 * HURRIED_BYTES // 4
+    assert 2 * HURRIED_BYTES == sum(one.written for one in crowd)
 
 
 def test_a_port_that_cannot_go_on_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
