@@ -24,6 +24,7 @@ cdef class PacketWriter:
     cdef uint64_t memory
     cdef public uint64_t dropped
     cdef readonly uint64_t written
+    cdef uint64_t shut_drops
     cdef public uint32_t max_packet
     cdef public uint32_t too_large
     cdef uint32_t inflight
@@ -187,7 +188,8 @@ cdef class PacketWriter:
         """Whether a packet that may be dropped is to be sent; it is counted where not."""
         if self.is_shut or self.output.size() > self.most():
             self.dropped += 1
-            if not self.is_shut or self.dropped % MANY_DROPPED == 0:
+            self.shut_drops += self.is_shut
+            if not self.is_shut or self.shut_drops == 1 or self.shut_drops % MANY_DROPPED == 0:
                 self.note()
             return False
         return True

@@ -40,7 +40,7 @@ MOST = 4 * 1024 * 1024
 
 MANY_DROPPED = 64
 """
-Messages that a shut writer discards before each call of `on_output`.
+Messages that a shut writer discards before each call of `on_output`, after the first.
 
 With 400 clients that read nothing, each message of a flood cost the node 400 looks at them.
 """
@@ -97,7 +97,7 @@ class PacketWriter:
     - `reads`: the part of a journal whose messages of QoS 1 and 2 pass the session by, as it reads
       them in its turn; None: no part.
     - `is_shut`: True to discard QoS 0; `dropped` counts the discarded messages. Of a shut writer
-      that is news `MANY_DROPPED` messages later.
+      the first one is news, and then one of `MANY_DROPPED`.
     - `fills`: how often the window became full; `is_told`: True if this needs no handling.
     - `descriptor`: the socket for direct writes, or -1.
     - `written`: bytes of output that a socket has accepted, by any path.
@@ -117,6 +117,7 @@ class PacketWriter:
         self.is_direct = False
         self.reads: Any = None
         self.is_shut = False
+        self._shut_drops = 0  # of QoS 0, for being shut
         self.dropped = 0
         self.level = 4
         self.max_packet = 0
@@ -187,7 +188,8 @@ class PacketWriter:
             return False
         if self.is_shut or len(self._output) > MOST:
             self.dropped += 1
-            if not self.is_shut or self.dropped % MANY_DROPPED == 0:
+            self._shut_drops += self.is_shut
+            if not self.is_shut or self._shut_drops == 1 or self._shut_drops % MANY_DROPPED == 0:
                 self._note()
             return False
         self.send(self._aliased(packet))
