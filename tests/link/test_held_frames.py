@@ -33,10 +33,7 @@ class Bench:
 
     def hear(self, now: float, data: bytes) -> list[LinkFrame | Publish | Run]:
         """What goes on when these bytes come, at this second of the peer's clock."""
-        packet_reader = self.reader.packet_reader
-        if packet_reader.is_silent(AHEAD + now):
-            self.reader.hold(AHEAD + now)
-        packet_reader.heard_at = AHEAD + now
+        self.reader.hear(AHEAD + now)
         return list(self.reader.read(data))
 
     def beat(self, now: float, at: float) -> list[LinkFrame | Publish | Run]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tests.link.test_ends import ROOT
+from tests.link.link_bench import ROOT
 from tests.support.pair import Alarms, Client, Host, Link, Recorder, make_authority, make_edge
 from txbroker.link.delivery_sender import SHOWN
 from txbroker.link.interest_answers import AT_ONCE, LOOK, WAITING
@@ -136,7 +136,7 @@ def test_no_more_is_gathered_than_leaves() -> None:
     while bench.link.up:  # nothing leaves
         data = bytes(bench.link.up)
         bench.link.up.clear()
-        bench.link.owner_end.packet_reader.feed(data)
+        bench.link.owner_end.reader.packet_reader.feed(data)
         bench.link.owner_end.work()
     while bench.host.work():
         pass

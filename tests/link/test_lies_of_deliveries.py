@@ -162,11 +162,11 @@ def test_the_core_takes_nothing_of_a_cut_behind_a_known_header() -> None:
     """Deliveries of QoS 0 go to clients there, and no end of a link sees them."""
     owner = Owner()
     link, router = owner.bench.link, owner.bench.edge.router
-    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"1"))
+    assert not is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"1"))
     link.edge_end.work()
-    assert is_taken(router, link.edge_end.packet_reader, owner.deliver(b"2"))
+    assert is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"2"))
     receive(link.edge_end, encode_frame(LinkFrame(cut=cut_to_wire(cut("x")))))
-    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"3"))
+    assert not is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"3"))
     with pytest.raises(LinkError, match="not of zone ''"):
         link.edge_end.work()
     assert [b"1", b"2"] == owner.client.payloads

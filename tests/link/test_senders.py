@@ -6,7 +6,7 @@ import socket
 from select import EPOLLIN, epoll
 from typing import Any
 
-from tests.link.test_ends import Bench
+from tests.link.link_bench import Bench
 from tests.support.pair import Client, receive
 from txbroker.authority.edge_peer import EdgePeer, PublishVerdict
 from txbroker.core import FED, LinkReader, Router, Run, Sender
@@ -97,16 +97,16 @@ def test_an_owner_knows_a_header_again() -> None:
     owner = Owner()
     link, router = owner.bench.link, owner.authority.router
     first = owner.publish(b"1")
-    assert not is_taken(router, link.owner_end.packet_reader, first, owner.way)
+    assert not is_taken(router, link.owner_end.reader.packet_reader, first, owner.way)
     link.owner_end.work()
     link.pump()
-    assert not is_taken(router, link.owner_end.packet_reader, owner.publish(b"2"), None)
+    assert not is_taken(router, link.owner_end.reader.packet_reader, owner.publish(b"2"), None)
     link.owner_end.work()
     link.pump()
 
     (peer,) = owner.authority.peers
     link.owner_end.packet_writer.descriptor = 0
-    assert is_taken(router, link.owner_end.packet_reader, owner.publish(b"3"), owner.way)
+    assert is_taken(router, link.owner_end.reader.packet_reader, owner.publish(b"3"), owner.way)
     link.owner_end.packet_writer.descriptor = -1
     link.down += bytes(link.owner_end.packet_writer.dequeue())
     link.pump()
@@ -136,11 +136,11 @@ def test_a_header_of_before_a_refusal_is_not_sent_again() -> None:
 def test_an_edge_knows_a_header_again() -> None:
     owner = Owner()
     link, router = owner.bench.link, owner.bench.edge.router
-    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"1"))
+    assert not is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"1"))
     link.edge_end.work()
-    assert is_taken(router, link.edge_end.packet_reader, owner.deliver(b"2"))
+    assert is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"2"))
     assert is_taken(
-        router, link.edge_end.packet_reader, owner.deliver(b"3", b"4") + owner.deliver(b"5")
+        router, link.edge_end.reader.packet_reader, owner.deliver(b"3", b"4") + owner.deliver(b"5")
     )
     assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
 
@@ -149,10 +149,10 @@ def test_what_is_left_of_a_batch_is_worked_off_by_the_end() -> None:
     """Also after a part of it went past; what the header said holds for the rest."""
     owner = Owner()
     link, router = owner.bench.link, owner.bench.edge.router
-    assert not is_taken(router, link.edge_end.packet_reader, owner.deliver(b"1"))
+    assert not is_taken(router, link.edge_end.reader.packet_reader, owner.deliver(b"1"))
     link.edge_end.work()
     batch = owner.deliver(b"2", b"3", b"4")
-    assert is_taken(router, link.edge_end.packet_reader, batch[:-8])
+    assert is_taken(router, link.edge_end.reader.packet_reader, batch[:-8])
     link.down += batch[-8:] + owner.deliver(b"5")
     link.pump()
     assert [b"1", b"2", b"3", b"4", b"5"] == owner.client.payloads
@@ -168,10 +168,10 @@ def test_a_header_is_not_known_behind_qos1_of_its_batch() -> None:
     link.edge_end.flush()
     data = bytes(link.up)
     link.up.clear()
-    assert not is_taken(router, link.owner_end.packet_reader, data, owner.way)
+    assert not is_taken(router, link.owner_end.reader.packet_reader, data, owner.way)
     link.owner_end.work()
     again = data[: data.index(b"\x30")][:-4] + (1).to_bytes(4, "little") + items[2].link_packet
-    assert not is_taken(router, link.owner_end.packet_reader, again, owner.way)
+    assert not is_taken(router, link.owner_end.reader.packet_reader, again, owner.way)
 
 
 def test_nothing_overtakes_what_waits_in_an_edge() -> None:
@@ -215,7 +215,7 @@ def test_a_header_changes_with_the_sequences_of_the_stream() -> None:
     link.pump()
     after = owner.publish(b"3")
     assert before[: -len(b"3")] != after[: -len(b"3")]
-    assert not is_taken(router, link.owner_end.packet_reader, before, owner.way)
+    assert not is_taken(router, link.owner_end.reader.packet_reader, before, owner.way)
 
 
 def test_bytes_that_go_past_the_ends_use_up_credit_and_get_it_back() -> None:
@@ -248,6 +248,6 @@ def test_an_owner_has_others_look_when_credit_is_due() -> None:
     link.pump()
     taken = 0
     link.owner_end.packet_writer.descriptor = 0
-    while is_taken(router, link.owner_end.packet_reader, owner.publish(data), owner.way):
+    while is_taken(router, link.owner_end.reader.packet_reader, owner.publish(data), owner.way):
         taken += 1
     assert CREDIT_BYTES / 1300 < taken < CREDIT_BYTES / 1000

@@ -224,7 +224,7 @@ def make_authority(apex: str, epoch: int = 1, *cuts: ZoneCut) -> Authority:
 
 def receive(end: LinkClient | LinkServer, data: bytes) -> None:
     """Bytes from the other end of the link."""
-    end.packet_reader.feed(data)
+    end.reader.packet_reader.feed(data)
     end.work()
 
 

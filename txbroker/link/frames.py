@@ -81,10 +81,12 @@ class FrameReader:
         """Accept the largest frames, as the other end is an identified node."""
         self.packet_reader.trust(LARGEST_PACKET)
 
-    def hold(self, now: float) -> None:
-        """Hold the frames that come next: the link was silent."""
-        self.held.hold(now)
-        self.packet_reader.forget()  # nothing may be forwarded ahead of what is held
+    def hear(self, now: float) -> None:
+        """Note that bytes came; after a silence of the link, hold the frames that come next."""
+        if self.packet_reader.is_silent(now):
+            self.held.hold(now)
+            self.packet_reader.forget()  # nothing may be forwarded ahead of what is held
+        self.packet_reader.heard_at = now
 
     def read(self, data: Octets) -> Iterator[LinkFrame | Publish | Run]:
         """Yield every complete frame; raises `LinkError`."""

@@ -1,7 +1,7 @@
 """
 The edge's end of a link: sends publishes to the owner of a zone, takes the edge's deliveries.
 
-Each connection has one object. Bytes come in by `packet_reader` and `work`, and go out by `write`.
+Each connection has one object. Bytes come in by `reader` and `work`, and go out by `write`.
 Its life: Hello sent, Welcome (the owner's marks settle what was in doubt), catch-up, Online. Only
 an online end is the route's port and takes publishes. The publishes go out by its `PublishSender`,
 deliveries to its `DeliveryReceiver`. Its `OwnerChecks` know whether the owner may say what it says.
@@ -70,8 +70,7 @@ class LinkClient:
         self._mark_next = flush_queue.mark_next
         self._counters: Counters = edge.counters
         self.reader = FrameReader()
-        self.packet_reader = self.reader.packet_reader
-        self._consumer = DeliveryReceiver(edge, route, backpressure, self.packet_reader)
+        self._consumer = DeliveryReceiver(edge, route, backpressure, self.reader.packet_reader)
         self._told: tuple[set[str], set[str]] = (set(), set())
         self._marks: dict[MarkKey, int] = {}
         self._word = OwnerChecks(route, edge.zones)

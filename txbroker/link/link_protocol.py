@@ -8,7 +8,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
-from txbroker.core import LinkReader, PacketWriter
+from txbroker.core import PacketWriter
 from txbroker.link.frames import FrameReader, encode_frame
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
@@ -38,11 +38,8 @@ class LinkEnd(Interface):
     packet_writer: PacketWriter
     """The writer whose bytes go directly to the other end."""
 
-    packet_reader: LinkReader
-    """The reader that gets bytes from the other end."""
-
     reader: FrameReader
-    """The reader that makes frames of them."""
+    """The reader of the frames that come; its `packet_reader` gets the bytes."""
 
     def work(self) -> None:
         """Process the bytes in the packet reader; raises `LinkError`."""
@@ -93,6 +90,12 @@ class LinkProtocol(Protocol):
         if self.end is not None:
             self.write(self.end.packet_writer.dequeue())
 
+    @property
+    def silence(self) -> float:
+        """Return the seconds since the other end was last heard, or since the connection began."""
+        heard_at = 0.0 if self.end is None else self.end.reader.packet_reader.heard_at
+        return self._clock.seconds() - (heard_at or self._began)
+
     def drop(self, reason: str) -> None:
         """Close the connection at once."""
         self._reason = reason
@@ -110,7 +113,7 @@ class LinkProtocol(Protocol):
 
     def dataReceived(self, data: Octets) -> None:
         if self.end is not None:
-            self.end.packet_reader.feed(data)
+            self.end.reader.packet_reader.feed(data)
         self.on_input()
         self._flush_queue.end()
 
@@ -118,10 +121,7 @@ class LinkProtocol(Protocol):
         """Process read bytes that are in the packet reader; the caller ends the turn."""
         try:
             if self.end is not None:
-                now = self._clock.seconds()
-                if self.end.packet_reader.is_silent(now):
-                    self.end.reader.hold(now)
-                self.end.packet_reader.heard_at = now
+                self.end.reader.hear(self._clock.seconds())
                 self.end.work()
                 if not self._has_beaten and self._may_speak:
                     self._send_heartbeat()  # A link that is young must be able to measure a wait.
@@ -156,13 +156,10 @@ class LinkProtocol(Protocol):
     def _carry(self) -> None:
         carry = getattr(self.transport, "carry", None)
         if carry is not None and self.end is not None:
-            carry(self.end.packet_reader, self.end.packet_writer)
+            carry(self.end.reader.packet_reader, self.end.packet_writer)
 
     def _beat(self) -> None:
-        heard_at = (
-            self._began if self.end is None else self.end.packet_reader.heard_at or self._began
-        )
-        if self._clock.seconds() - heard_at > SILENCE:
+        if self.silence > SILENCE:
             self.drop(f"nothing heard for {SILENCE:.0f} s")
         else:
             if self.end is not None and self._may_speak:

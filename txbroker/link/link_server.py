@@ -1,7 +1,7 @@
 """
 The owner's end of a link: takes an edge's publishes, gives it its deliveries.
 
-Each connection has one object. Bytes come in by `packet_reader` and `work`, and go out by `write`.
+Each connection has one object. Bytes come in by `reader` and `work`, and go out by `write`.
 The object is the `EdgePort` of its peer. Deliveries leave through `DeliverySender`, as far as the
 edge has credit. Answers to publishes leave when these are durable, and need no credit (protocol
 rule 20).
@@ -84,9 +84,9 @@ class LinkServer(LinkPort):
         close: Callable[[str], None],
     ) -> None:
         self.reader = FrameReader(LARGEST_HELLO)
-        self.packet_reader = self.reader.packet_reader
-        self.packet_reader.most = CREDIT_BYTES
-        super().__init__(host, self.packet_reader, write=write, close=close)
+        self._packet_reader = self.reader.packet_reader
+        self._packet_reader.most = CREDIT_BYTES
+        super().__init__(host, self._packet_reader, write=write, close=close)
         self._asks = HeldAnswers(host.authority.has_forgotten, self._answer)
         self._has_hello = False
         self._mark: MarkKey
@@ -104,7 +104,7 @@ class LinkServer(LinkPort):
         for item in self.reader.frames():
             if self._is_publishing(item) and (self._held or self._must_hold(item)):
                 # Held bytes are limited by a window: no credit returns for held publishes.
-                self.packet_reader.is_open = False
+                self._packet_reader.is_open = False
                 self._held.append(item)
             else:
                 self._on_item(item)
@@ -135,7 +135,7 @@ class LinkServer(LinkPort):
         if out:
             self._write(*out)
         is_idle = self.peer is not None and not self._held
-        self.packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
+        self._packet_reader.is_open = is_idle and not (self._is_lost or self._is_over)
 
     def _process_held(self) -> None:
         for _ in range(HELD_AT_ONCE):
@@ -147,12 +147,12 @@ class LinkServer(LinkPort):
 
     def _grant_credit(self, out: list[Octets]) -> None:
         """Append a credit frame for processed bytes, if they are many or a second has passed."""
-        taken = self._intake.received + self.packet_reader.received - self._credit_told
+        taken = self._intake.received + self._packet_reader.received - self._credit_told
         is_due = taken >= CREDIT_BYTES or (taken and self._is_credit_due)
         if is_due and not (self._held or self._host.backpressure.active):
             self._is_credit_due = False
             self._credit_told += taken
-            self.packet_reader.most = self.packet_reader.received + CREDIT_BYTES
+            self._packet_reader.most = self._packet_reader.received + CREDIT_BYTES
             credit = link_pb2.Credit(consumed=self._credit_told)
             out.append(encode_frame(LinkFrame(credit=credit)))
 
@@ -160,7 +160,7 @@ class LinkServer(LinkPort):
         """State what of the link is taken, credited and delivered; after the end of a turn."""
         if self._is_lost or self._is_over or self.peer is None or self.peer.port is not self:
             return
-        received = self._intake.received + self.packet_reader.received
+        received = self._intake.received + self._packet_reader.received
         ordered(self, 20, "credit told <= received", 0, self._credit_told, received)
         ordered(self, 6, "reached <= delivered", self._reached, self._authority.delivered)
         self._intake.check()

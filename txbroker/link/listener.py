@@ -240,11 +240,7 @@ class _Accepted(LinkProtocol):
 
     def is_alive_as(self, edge: str) -> bool:
         """True if this is the edge's link, and the edge has sent a frame recently."""
-        if self.end is None or self.edge != edge:
-            return False
-        return (
-            self._clock.seconds() - (self.end.packet_reader.heard_at or self._began) < SIGN_OF_LIFE
-        )
+        return self.edge == edge and self.silence < SIGN_OF_LIFE
 
     def expect_hello(self) -> None:
         """
