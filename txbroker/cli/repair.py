@@ -9,9 +9,6 @@ import click
 from txbroker.cli.output import one_line
 from txbroker.model.errors import StoreError
 
-_PARTS = ("state.json", "state.copy", "tables", "journal")
-"""The names of which each node's data has one, damaged or not."""
-
 
 @click.command(
     epilog="""
@@ -32,6 +29,7 @@ def repair(data: Path) -> None:
     The status is 1 if a damaged file has no copy.
     """
     # The other commands do not need the store, and start faster without it.
+    from txbroker.data.data_directory import is_of_node
     from txbroker.data.data_repair import IncompleteRepair
     from txbroker.data.data_repair import repair as repair_logs
     from txbroker.delegation.state.node_state import DataFolder
@@ -39,7 +37,7 @@ def repair(data: Path) -> None:
     if not data.is_dir():
         raise click.ClickException(f"{data}: no such folder")
     # "Nothing is damaged" of a mistyped folder would hide the damage of the real one.
-    if not any((data / name).exists() for name in _PARTS):
+    if not is_of_node(data):
         raise click.ClickException(f"{data}: no node's data; name the folder of the key `data`")
     try:
         folder = DataFolder(data)  # Its lock refuses the repair while the node runs.

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import attrs
 
+from txbroker.delegation.state.node_state import STATE
 from txbroker.delegation.state.staged_journal import StagedJournals
 from txbroker.edge.store.outbox_store import OutboxFiles
 from txbroker.journal.store.journal_parts import JournalPart, Journals
@@ -35,6 +36,7 @@ from txbroker.model.errors import StoreError
 from txbroker.model.timers import Timers
 from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
+from txbroker.storage import checked_file
 from txbroker.storage.commit_ports import CommitEvents, CommitPorts
 from txbroker.storage.committer import Committer, Durability
 from txbroker.storage.files import make_folder
@@ -62,6 +64,12 @@ def missing_folders(data: Path, *, owns_zone: bool) -> list[Path]:
     return [data / name for name in names if not (data / name).is_dir()]
 
 
+def is_of_node(data: Path) -> bool:
+    """True if the folder has some of a node's data, damaged or not."""
+    has_log = any((data / name).exists() for name in (TABLES, JOURNAL))
+    return has_log or checked_file.exists(data / STATE)
+
+
 def has_lost_state(data: Path) -> bool:
     """True if a data folder without a state has logs, which a node writes after its first state."""
     return any(any((data / name).glob("*")) for name in (TABLES, JOURNAL))
@@ -77,7 +85,7 @@ def require_folders(data: Path, *, is_new: bool, owns_zone: bool) -> None:
     """
     if is_new and has_lost_state(data):
         raise StoreError(
-            f"{data}/state.json: missing, beside the logs of a node; restore the file from a"
+            f"{data / STATE}: missing, beside the logs of a node; restore the file from a"
             " backup, or use another `data` folder"
         )
     try:

@@ -23,7 +23,7 @@ from txbroker.storage.recovery import (
 )
 from txbroker.storage.segment import Segment, pack_segment, segment_path
 
-_SMALL_FILES = {"state.json": node_state.UNCHECKED, "part.json": part_meta.UNCHECKED}
+_SMALL_FILES = {node_state.STATE: node_state.UNCHECKED, "part.json": part_meta.UNCHECKED}
 
 _BACKUP = "restore it from a backup"
 
@@ -90,10 +90,10 @@ def _repair_all(folder: Path) -> tuple[list[str], list[str]]:
 
 def _missing(data: Path) -> list[str]:
     """Return a line for each part of the data that is missing: nothing can replace it."""
-    if not (data / "state.json").exists():
+    if not (data / node_state.STATE).exists():
         is_lost = has_lost_state(data)
         return [f"{data}/state.json: missing, with no copy; {_BACKUP}"] if is_lost else []
-    lacks = missing_folders(data, owns_zone=_owns_zone(data / "state.json"))
+    lacks = missing_folders(data, owns_zone=_owns_zone(data / node_state.STATE))
     return [f"{lack}: missing; {_BACKUP}" for lack in lacks]
 
 

@@ -94,9 +94,9 @@ def repair(path: Path, *, unchecked: int) -> list[str]:
     Formats up to `unchecked` have no checksum. A crash of the machine may take the unsynced copy:
     raises `StoreError` for a damaged file without a whole copy.
     """
-    copy = _copy_of(path)
-    if not path.exists() and not copy.exists():
+    if not exists(path):
         return []
+    copy = _copy_of(path)
     found = path.read_bytes() if path.exists() else b""
     if _is_whole(found):
         return []
@@ -107,6 +107,11 @@ def repair(path: Path, *, unchecked: int) -> list[str]:
     if _is_of_unchecked_format(found, unchecked):
         return []
     raise StoreError(f"{path}: damaged, with no copy; restore the file from a backup")
+
+
+def exists(path: Path) -> bool:
+    """True if the file or its copy exists, damaged or not."""
+    return path.exists() or _copy_of(path).exists()
 
 
 def _copy_of(path: Path) -> Path:

@@ -28,7 +28,8 @@ from txbroker.storage.files import DiskFull
 FORMAT = 3
 """Version of the file; a start refuses a newer one."""
 
-STATE_FILE = "state.json"
+STATE = "state.json"
+"""The name of the file."""
 
 RESERVE = "reserve"
 """A file of zeros that is deleted when the disk is full. A start must be able to save its state."""
@@ -54,23 +55,19 @@ class StateText:
         known = {entry.cut.apex: self._entry(entry) for entry in table.delegations}
         self._known = known
         small = attrs.evolve(table, delegations=(), epochs={})
-        rest = cattrs.unstructure(attrs.evolve(state, table=small))
-        fields = {name: checked_file.to_text(value) for name, value in rest.pop("table").items()}
-        fields["delegations"] = f"[{','.join(text for _, text in known.values())}]"
-        fields["epochs"] = checked_file.to_text(table.epochs)
-        rest = {"format": FORMAT, **rest}
-        whole = {name: checked_file.to_text(value) for name, value in rest.items()}
-        return _object({**whole, "table": _object(fields)})
+        fields = cattrs.unstructure(attrs.evolve(state, table=small))
+        rest = {**fields.pop("table"), "epochs": table.epochs}
+        del rest["delegations"]
+        outer = checked_file.to_text({"format": FORMAT, **fields})
+        inner = checked_file.to_text(rest)
+        delegations = ",".join(text for _, text in known.values())
+        return f'{outer[:-1]},"table":{inner[:-1]},"delegations":[{delegations}]}}}}'
 
     def _entry(self, entry: Delegation) -> tuple[Delegation, str]:
         known = self._known.get(entry.cut.apex)
         if known is not None and known[0] is entry:
             return known
         return entry, checked_file.to_text(cattrs.unstructure(entry))
-
-
-def _object(fields: dict[str, str]) -> str:
-    return f"{{{','.join(f'{checked_file.to_text(n)}:{text}' for n, text in fields.items())}}}"
 
 
 def _remedy(state: NodeState, node: str) -> str:
@@ -94,7 +91,7 @@ def _near_data(path: Path) -> Path | None:
 
 
 def _is_data(folder: Path) -> bool:
-    return all(os.path.isfile(folder / name) for name in ("lock", STATE_FILE))
+    return all(os.path.isfile(folder / name) for name in ("lock", STATE))
 
 
 class DataFolder:
@@ -111,7 +108,7 @@ class DataFolder:
         """
         self._path = path
         self._on_failed = on_failed
-        self._file = path / STATE_FILE
+        self._file = path / STATE
         self.incoming = ReceivedZoneFile(path / "incoming")
         self._lock = self._lock_folder()
         self._reserve = path / RESERVE
