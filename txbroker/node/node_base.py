@@ -65,8 +65,6 @@ class NodeBase:
         self.config = config
         self.reactor = reactor
         self.counters = Counters()
-        self.unauthenticated = Unauthenticated(self.counters, config.limits.unauthenticated)
-        self.halves = HalfPackets(self.counters, config.limits.packet)
         # A busy node asks for a turn thousands of times a second. The reactor's `callLater` makes
         # three objects for each, and moves its one alarm of the loop.
         later = asyncio.get_running_loop().call_soon
@@ -87,8 +85,8 @@ class NodeBase:
             counters=self.counters,
             backpressure=self.backpressure,
             shares=self.shares,
-            unauthenticated=self.unauthenticated,
-            halves=self.halves,
+            unauthenticated=Unauthenticated(self.counters, config.limits.unauthenticated),
+            halves=HalfPackets(self.counters, config.limits.packet),
         )
         self.watermark = DiskWatermark(
             config.data, config.limits.disk_free, timers=self.timers, counters=self.counters
@@ -137,8 +135,8 @@ class NodeBase:
         self.config = config
         self.retention.policy = policy(config)
         self.watermark.set_reserve(config.limits.disk_free)
-        self.unauthenticated.most = config.limits.unauthenticated
-        self.halves.most = most_halves(config.limits.packet)
+        self.connection_parts.unauthenticated.most = config.limits.unauthenticated
+        self.connection_parts.halves.most = most_halves(config.limits.packet)
 
     def tidy(self) -> None:
         """Run periodic work; the caller calls this every second or so."""
