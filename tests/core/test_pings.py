@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.cores import Client, both, publish
-from tests.core.test_sockets import Bench, a_bench
+from tests.core.socket_bench import Bench, a_bench
 from txbroker.core import FED
 from txbroker.core.reference.packet_reader import PINGREQ, PINGRESP
 from txbroker.core.reference.packet_writer import HIGH_MARK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .cores import both, publish
-from .test_sockets import a_link, header
+from .socket_bench import a_link, header
 
 
 @both

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.directory.test_site import connect, site
+from tests.directory.scenarios import connect, site
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.directory.test_site import connect, id_kept_by, site
+from tests.directory.scenarios import connect, id_kept_by, site
 from tests.support.site import Node, Site
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Claim, Lookup

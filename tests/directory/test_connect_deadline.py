@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.directory.test_site import connect
+from tests.directory.scenarios import connect
 from tests.support.site import CALL_TIMEOUT, Connection, Node, Site
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Discard, MovedTo, Reply, Request, Take

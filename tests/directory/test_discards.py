@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.directory.test_site import connect, id_kept_by
+from tests.directory.scenarios import connect, id_kept_by
 from tests.directory.test_sole import Story
 from tests.support.site import Node, Site
 from txbroker.directory import discard_table, session_discard

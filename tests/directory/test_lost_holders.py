@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.directory.test_site import connect, id_kept_by, site
+from tests.directory.scenarios import connect, id_kept_by, site
 from tests.support.site import Node, Site
 from txbroker.directory.connected_clients import REMEMBERED
 from txbroker.directory.discard_record import ANY, PendingDiscard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from tests.directory.test_site import connect, site, subscribe
+from tests.directory.scenarios import connect, site, subscribe
 from tests.support.crash_store import Store
 from tests.support.site import Site
 from txbroker.directory import root_merge

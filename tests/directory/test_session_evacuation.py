@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.directory.test_site import connect, site, subscribe
+from tests.directory.scenarios import connect, site, subscribe
 from tests.support.site import Site
 
 IDS = [f"id{number}" for number in range(70)]

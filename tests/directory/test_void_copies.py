@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.directory.test_site import connect, site
+from tests.directory.scenarios import connect, site
 from txbroker.directory.entry import DirectoryEntry
 from txbroker.directory.requests import Taken
 
