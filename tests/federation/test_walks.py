@@ -29,6 +29,9 @@ Publishes that go alone, of which the shortest walk counts.
 Other work in a turn adds calls: a second packet, an idle round, news of the directory.
 """
 
+COLD = 4
+"""Clusters that start for a flow that finds no link; the shortest walk counts."""
+
 PATIENCE = 60.0
 """Seconds for these publishes, on a busy machine."""
 
@@ -69,6 +72,11 @@ async def shortest(publisher: Client, subscriber: Client) -> Walk:
     return min(walks, key=lambda walk: walk.figures)
 
 
+async def settled(cluster: Cluster) -> None:
+    """Wait until all members know each other, as long-lived nodes do."""
+    await until(lambda: all(node.members.is_settled for node in cluster.nodes.values()))
+
+
 def goes_alone(walk: Walk) -> bool:
     """True if no timer was set or rang: a slow machine has one in most walks, for a later sync."""
     return "runtime/periodic.py" not in walk.files
@@ -97,30 +105,40 @@ async def test_a_publish_on_its_owner_enters_few_files(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_a_subscribe_over_two_zones(tmp_path: Path) -> None:
-    """`+/y` at a pure edge without links: the map of the zones and two links begin with it."""
-    async with Cluster(tmp_path, ZONES, bare=True) as cluster:
-        client = await cluster.client("e")
-        with Walk() as walk:
-            await client.subscribe(("+/y", 1))
+async def test_a_subscribe_over_three_zones(tmp_path: Path) -> None:
+    """`+/y` at a pure edge without links: the map of the zones and three links begin with it."""
+    walks = []
+    for _ in range(COLD):
+        async with Cluster(tmp_path, ZONES, bare=True) as cluster:
+            await settled(cluster)
+            client = await cluster.client("e")
+            with Walk() as walk:
+                await client.subscribe(("+/y", 1))
+            walks.append(walk)
 
-    told("SUBSCRIBE over two zones", walk)
-    assert walk.files
+    walk = min(walks, key=lambda walk: walk.figures)
+    told("SUBSCRIBE over three zones", walk)
+    assert walk.figures[0] <= 5_800, walk.describe()
 
 
 @on_loop
 async def test_a_session_that_roams(tmp_path: Path) -> None:
     """CONNECT of a durable session at another node."""
+    walks = []
     async with Cluster(tmp_path, ZONES, bare=True) as cluster:
-        await until(lambda: all(node.members.is_settled for node in cluster.nodes.values()))
+        await settled(cluster)
         client = await cluster.client("a", "x", clean=False)
         await client.subscribe(("b/#", 1))
-        await client.close()
-        with Walk() as walk:
-            client = await cluster.client("e", "x", clean=False)
+        for node in ("e", "a") * 4:
+            await client.close()
+            with Walk() as walk:
+                client = await cluster.client(node, "x", clean=False)
+            walks.append(walk)
+            assert client.session_present
 
+    walk = min(walks, key=lambda walk: walk.figures)
     told("CONNECT of a session that roams", walk)
-    assert client.session_present
+    assert walk.figures[0] <= 4_000, walk.describe()
 
 
 @on_loop

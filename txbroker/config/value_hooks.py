@@ -82,7 +82,8 @@ def kind(value: object) -> str:
 
 
 def _printable(text: str) -> bool:
-    return all(character.isprintable() and not character.isspace() for character in text)
+    # The space is the only white space that counts as printable.
+    return text.isprintable() and " " not in text
 
 
 def _node_name(value: object, _: object = None) -> str:

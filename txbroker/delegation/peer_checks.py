@@ -69,16 +69,18 @@ _NUMBERS = frozenset(
 
 def check(message: Message) -> None:
     """Check the texts and numbers of a message, at any depth; raises `PeerError`."""
+    is_small = message.ByteSize() <= MOST_TEXT  # no text of a small message is too long
     for field, found in message.ListFields():
         values = found if field.is_repeated else (found,)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            check_texts(field.full_name, map(str, (*found, *found.values())))
+            if not is_small:
+                check_texts(field.full_name, map(str, (*found, *found.values())))
         elif field.message_type is not None:
             for value in values:
                 check(value)
-        elif field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
-            for value in values:
-                _check_text(field.full_name, value)
+        elif field.type == field.TYPE_STRING:
+            if not is_small:
+                check_texts(field.full_name, values)
         elif field.cpp_type in _NUMBERS and field.full_name not in ANY:
             for value in values:
                 if not 0 <= value < MOST_NUMBER:
@@ -88,7 +90,8 @@ def check(message: Message) -> None:
 def check_texts(what: str, texts: Iterable[str]) -> None:
     """Check some texts; raises `PeerError`."""
     for text in texts:
-        _check_text(what, text)
+        if len(text) * 4 > MOST_TEXT and len(text.encode()) > MOST_TEXT:
+            raise PeerError(f"{what}: a text of {len(text)} characters is too long")
 
 
 def check_near(what: str, number: int, known: int) -> None:
@@ -229,10 +232,7 @@ def check_address(address: str) -> None:
 
 def check_cut(cut: ZoneCut) -> None:
     """Refuse a zone without epoch, node or address; raises `PeerError`."""
-    try:
-        validate_apex(cut.apex)
-    except TopicError as error:
-        raise PeerError(f"zone {_short(cut.apex)}: {error}") from None
+    _check_apex(cut.apex)
     if not cut.epoch or not cut.node:
         raise PeerError(f"zone {_short(cut.apex)} is told without its epoch or its node")
     check_name(cut.node)
@@ -383,22 +383,25 @@ def _check_name(text: str, validate: Callable[[str], None]) -> None:
 
 
 def _check_cut(apex: str, cut: ZoneCut) -> None:
-    _check_inside(apex, cut.apex)
     check_cut(cut)
+    _check_strictly_below(apex, cut.apex)
 
 
 def _check_inside(apex: str, below: str) -> None:
+    _check_apex(below)
+    _check_strictly_below(apex, below)
+
+
+def _check_apex(apex: str) -> None:
     try:
-        validate_apex(below)
+        validate_apex(apex)
     except TopicError as error:
-        raise PeerError(f"zone {_short(below)}: {error}") from None
+        raise PeerError(f"zone {_short(apex)}: {error}") from None
+
+
+def _check_strictly_below(apex: str, below: str) -> None:
     if below == apex or not is_within(below, apex):
         raise PeerError(f"zone {_short(below)} does not lie below {_short(apex)}")
-
-
-def _check_text(what: str, text: str) -> None:
-    if len(text) * 4 > MOST_TEXT and len(text.encode()) > MOST_TEXT:
-        raise PeerError(f"{what}: a text of {len(text)} characters is too long")
 
 
 def _short(text: str) -> str:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -89,15 +88,14 @@ CALL_TIMEOUT = 2.0
 _ADDRESSEE = "txbroker-node-bin"
 """Metadata of a call: the name of the node that the call is for."""
 
-_Stubs: TypeAlias = "tuple[grpc.aio.Channel, ControlAsyncStub, DirectoryAsyncStub]"
-
 
 class Channels:
     """Stubs by address (host:port); gRPC resolves names at each connect."""
 
     def __init__(self) -> None:
-        self._channels: OrderedDict[str, _Stubs] = OrderedDict()
-        self._addressed: OrderedDict[tuple[str, str], ControlAsyncStub] = OrderedDict()
+        self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
+        self._stubs: OrderedDict[tuple[str, str], ControlAsyncStub] = OrderedDict()
+        self._directories: dict[str, DirectoryAsyncStub] = {}
         self._room = PieceRoom(TOGETHER)
 
     def __len__(self) -> int:
@@ -105,46 +103,48 @@ class Channels:
 
     def stub(self, address: str, node: str = "") -> ControlAsyncStub:
         """Return the stub for a node's control plane; `node`: other nodes must refuse the calls."""
-        channel, control, _ = self._stubs(address)
-        if not node:
-            return control
-        known = self._addressed.pop((address, node), None)
-        if known is None:
-            metadata = ((_ADDRESSEE, node.encode()),)
-            pieced = PiecedChannel(channel, self._room, metadata)
-            known = cast("ControlAsyncStub", _make_stub(_Checked(pieced)))
-            if len(self._addressed) >= LIMIT:
-                self._addressed.popitem(last=False)
-        self._addressed[address, node] = known
-        return known
+        channel = self._channel(address)
+        stub = self._stubs.pop((address, node), None)
+        if stub is None:
+            metadata = ((_ADDRESSEE, node.encode()),) if node else ()
+            stub = _make_stub(PiecedChannel(channel, self._room, metadata))
+            if len(self._stubs) >= LIMIT:
+                self._stubs.popitem(last=False)
+        self._stubs[address, node] = stub
+        return stub
 
     def directory(self, address: str) -> DirectoryAsyncStub:
         """Return the stub for a node's client directory."""
-        return self._stubs(address)[2]
+        channel = self._channel(address)
+        stub = self._directories.get(address)
+        if stub is None:
+            stub = _make_directory_stub(PiecedChannel(channel, self._room))
+            self._directories[address] = stub
+        return stub
 
-    def _stubs(self, address: str) -> _Stubs:
-        known = self._channels.pop(address, None)
-        if known is None:
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.pop(address, None)
+        if channel is None:
             channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-            checked = _Checked(PiecedChannel(channel, self._room))
-            known = (channel, _make_stub(checked), _make_directory_stub(checked))
             if len(self._channels) >= LIMIT:
                 gone, _ = self._channels.popitem(last=False)
-                for key in [key for key in self._addressed if key[0] == gone]:
-                    del self._addressed[key]
-        self._channels[address] = known
-        return known
+                self._directories.pop(gone, None)
+                for key in [key for key in self._stubs if key[0] == gone]:
+                    del self._stubs[key]
+        self._channels[address] = channel
+        return channel
 
     async def close(self) -> None:
         """Close all channels."""
         channels, self._channels = self._channels, OrderedDict()
-        self._addressed.clear()
-        for channel, *_ in channels.values():
+        self._stubs.clear()
+        self._directories.clear()
+        for channel in channels.values():
             await channel.close(None)
 
 
-_make_stub: Callable[[Any], Any] = ControlStub
-_make_directory_stub: Callable[[Any], Any] = DirectoryStub
+_make_stub: Callable[[Any], ControlAsyncStub] = cast("Any", ControlStub)
+_make_directory_stub: Callable[[Any], DirectoryAsyncStub] = cast("Any", DirectoryStub)
 
 
 def why(address: str, error: Any, late: str = "is it a node's gRPC address?") -> str:
@@ -167,34 +167,6 @@ def stranger_in(error: BaseException) -> str | None:
     details = error.details() if isinstance(error, grpc.aio.AioRpcError) else None
     is_refusal = details is not None and details.startswith(STRANGER)
     return details.removeprefix(STRANGER) if details and is_refusal else None
-
-
-class _Checked:
-    """
-    A channel that checks answers, with the methods that stubs use.
-
-    A dishonest answer fails the call. Messages of a stream are checked when they are read.
-    """
-
-    def __init__(self, channel: PiecedChannel) -> None:
-        self._channel = channel
-
-    def __getattr__(self, kind: str) -> Callable[..., Any]:
-        make = getattr(self._channel, kind)
-        if kind != "unary_unary":
-            return cast("Callable[..., Any]", make)
-        return lambda *args, **codes: partial(_checked, make(*args, **codes))
-
-
-async def _checked(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
-    answer = await call(*args, **options)
-    try:
-        check(answer)
-    except PeerError as error:
-        nothing = grpc.aio.Metadata()
-        code = grpc.StatusCode.DATA_LOSS
-        raise grpc.aio.AioRpcError(code, nothing, nothing, f"a lie: {error}") from error
-    return answer
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):

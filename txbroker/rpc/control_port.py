@@ -168,7 +168,8 @@ class ControlPort:
         listening = {made.fileno(): made for made in self._listening}
         swept = time.monotonic()
         while self._is_open:
-            for number, events in self._epoll.poll(SWEEP if self._has_to_sweep else None):
+            has_to_sweep = self._due or self._is_paused
+            for number, events in self._epoll.poll(SWEEP if has_to_sweep else None):
                 if number in listening:
                     self._accept(listening[number])
                 elif (end := self._ends.get(number)) is not None:
@@ -176,10 +177,6 @@ class ControlPort:
             if time.monotonic() >= swept + SWEEP:
                 swept = time.monotonic()
                 self._sweep(swept)
-
-    @property
-    def _has_to_sweep(self) -> bool:
-        return bool(self._due) or self._is_paused
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS):

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from txbroker.delegation.peer_checks import check
 from txbroker.model.counters import Counters
 from txbroker.model.errors import PeerError
 from txbroker.rpc.call_throttle import CallThrottle, CallTurn
@@ -64,11 +65,13 @@ def same(message: Any) -> Any:
     return message
 
 
-def _too_large(reason: str) -> grpc.aio.AioRpcError:
+def _failed(code: grpc.StatusCode, reason: str) -> grpc.aio.AioRpcError:
     nothing = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED, nothing, nothing, details=reason
-    )
+    return grpc.aio.AioRpcError(code, nothing, nothing, details=reason)
+
+
+def _too_large(reason: str) -> grpc.aio.AioRpcError:
+    return _failed(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
 
 def _not_taken(size: int, other: str) -> str:
@@ -79,7 +82,11 @@ def _not_taken(size: int, other: str) -> str:
 
 
 class PiecedChannel:
-    """A channel with the methods that stubs use; each call carries `metadata`."""
+    """
+    A channel with the methods that stubs use; each call carries `metadata`.
+
+    A dishonest reply fails its call. Messages of a stream are checked when they are read.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, room: PieceRoom, metadata: Metadata = ()) -> None:
         self._channel = channel
@@ -96,7 +103,10 @@ class PiecedChannel:
                 reply = await begun.read()
                 if reply is _EOF or await begun.read() is not _EOF:
                     raise _too_large("not one reply")
+                check(reply)
                 return reply
+            except PeerError as error:
+                raise _failed(grpc.StatusCode.DATA_LOSS, f"a lie: {error}") from error
             finally:
                 begun.cancel()
 

@@ -52,7 +52,7 @@ class FlushQueue:
 
     def end(self) -> None:
         """Flush all objects with output, also those that get output by a flush."""
-        if not self._is_shared:
+        if self._dirty and not self._is_shared:
             self._flush()
 
     def _flush(self) -> None:

@@ -181,11 +181,10 @@ class LogTables:
         one turn are synced together.
         """
         synced = self._log.synced
-        return all(
-            table.group.last <= synced
-            for name, table in self._tables.items()
-            if name.startswith(beginnings)
-        )
+        for name, table in self._tables.items():
+            if table.group.last > synced and name.startswith(beginnings):
+                return False
+        return True
 
     def clean(self, budget: int = 1000) -> None:
         """
@@ -238,12 +237,10 @@ class LogTables:
 
     def _stage(self) -> None:
         if self._pending:
-            body = b"".join(
-                part
-                for (name, key), value in self._pending.items()
-                for part in _op(name, key, value)
-            )
-            self._log.append(body, len(self._pending), time=self._now())
+            parts: list[bytes] = []
+            for (name, key), value in self._pending.items():
+                parts += _op(name, key, value)
+            self._log.append(b"".join(parts), len(self._pending), time=self._now())
             self._pending.clear()
             self._group.last = self._log.next - 1
             self._turns += 1

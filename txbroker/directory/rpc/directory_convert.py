@@ -37,7 +37,7 @@ _ELSEWHERE: dict[str, type[Any]] = {
 def question(source: str, target: str, request: Request) -> directory_pb2.Question:
     """Encode a request of `source` to `target`."""
     message = directory_pb2.Question(source=source, target=target)
-    _fill_kind(message, request)
+    _fill_kind(message, _REQUESTS, request)
     return message
 
 
@@ -52,7 +52,7 @@ def reply(node: str, answer: Reply | None) -> directory_pb2.Reply:
     """Encode a reply of `node`; None: an empty reply."""
     message = directory_pb2.Reply(node=node)
     if answer is not None:
-        _fill_kind(message, answer)
+        _fill_kind(message, _REPLIES, answer)
     return message
 
 
@@ -97,14 +97,30 @@ def _is_name(name: str) -> bool:
 # -- the rule
 
 
-def _fill_kind(message: Message, value: Any) -> None:
-    for field in message.DESCRIPTOR.oneofs_by_name["kind"].fields:
-        if field.message_type is not None and _class_of(field.message_type.name) is type(value):
-            part = getattr(message, field.name)
-            part.SetInParent()
-            _fill(part, value)
-            return
-    raise PeerError(f"directory.proto has no kind for {type(value).__name__}")
+def _class_of(name: str) -> type[Any]:
+    found: type[Any] = _ELSEWHERE.get(name) or getattr(requests, name)
+    return found
+
+
+def _kinds(message: type[Message]) -> dict[type[Any], str]:
+    """Return the field of each class that a message may carry."""
+    fields = message.DESCRIPTOR.oneofs_by_name["kind"].fields
+    return {
+        _class_of(field.message_type.name): field.name for field in fields if field.message_type
+    }
+
+
+_REQUESTS = _kinds(directory_pb2.Question)
+_REPLIES = _kinds(directory_pb2.Reply)
+
+
+def _fill_kind(message: Message, kinds: dict[type[Any], str], value: Any) -> None:
+    name = kinds.get(type(value))
+    if name is None:
+        raise PeerError(f"directory.proto has no kind for {type(value).__name__}")
+    part = getattr(message, name)
+    part.SetInParent()
+    _fill(part, value)
 
 
 def _fill(message: Message, value: Any) -> None:
@@ -138,8 +154,3 @@ def _value(message: Message) -> Any:
         return _class_of(message.DESCRIPTOR.name)(**fields)
     except TypeError as error:  # a required field is missing
         raise PeerError(f"an incomplete {message.DESCRIPTOR.name}") from error
-
-
-def _class_of(name: str) -> type[Any]:
-    found: type[Any] = _ELSEWHERE.get(name) or getattr(requests, name)
-    return found

@@ -8,6 +8,7 @@ requests of one turn of the loop go in one message.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -192,5 +193,5 @@ class RequestStream:
 
 def count_together(parts: Sequence[Message]) -> int:
     """Return how many of the first requests or replies go in one message, at least one."""
-    sizes = accumulate(part.ByteSize() for part in parts)
-    return max(1, sum(size <= MOST_BYTES for size in sizes))
+    sizes = list(accumulate([part.ByteSize() for part in parts]))
+    return max(1, bisect_right(sizes, MOST_BYTES))

@@ -123,8 +123,8 @@ class ResolverCache:
 
     def within(self, apex: str) -> list[Route]:
         """Return the routes strictly below an apex."""
-        found = (known for texts in self._apexes.within(apex) for known in texts)
-        return [self._routes[known] for known in found if known != apex]
+        found = self._apexes.within(apex)
+        return [self._routes[known] for texts in found for known in texts if known != apex]
 
     def has_below(self, apex: str) -> bool:
         """True if a route is strictly below an apex."""
