@@ -59,8 +59,8 @@ def test_an_edge_that_comes_back_without_members_is_forgotten() -> None:
     """They left while its link was down: the group would last for ever."""
     world = World(1)
     joined(world, 1, "b1")
-    world.edges[2].members["c1"].qos = 1
-    edge = joined(world, 2, "c1")
+    with patch.object(world.edges[2], "note_group", lambda text: False):  # no room for one more
+        edge = joined(world, 2, "c1")
     edge.cut()
     edge.disconnect("c1")
     edge.work()
@@ -524,6 +524,16 @@ def test_a_message_in_doubt_does_not_wait_for_a_node_that_was_removed() -> None:
     pass_seconds(world, 100)
     assert [] == waiting(other, "b1")
     world.removed.add(away.name)
+    pass_seconds(world, 10)
+    assert [b"2/0"] == waiting(other, "b1")
+
+
+def test_a_message_in_doubt_does_not_wait_for_a_node_that_connects_and_says_nothing() -> None:
+    """It has lost its disk, or had no room to note the group."""
+    world, away, other = lent_to_away()
+    away.stored_groups.clear()
+    away.crash()
+    away.join()
     pass_seconds(world, 10)
     assert [b"2/0"] == waiting(other, "b1")
 

@@ -90,14 +90,16 @@ class EdgeConnections:
             self._slices.start(object(), self._drop_stale(port))
 
     def _drop_stale(self, port: MemberPort) -> Iterator[None]:
-        """Drop the edge from groups on which its present connection has no report."""
+        """Drop the edge from groups of which its present connection has no report."""
         for group in self._present():
             reported = self._reported.get(port)
             if reported is None:
                 return  # the connection broke
             known = group.edges.get(port.edge_name)
-            if known is not None and group not in reported:
-                self._drop(group, known)
+            if group not in reported:
+                group.stop_awaiting(port.edge_name.__eq__)
+                if known is not None:
+                    self._drop(group, known)
             yield
         self._reported.pop(port, None)
 

@@ -287,11 +287,11 @@ class GroupCoordinator:
         self._store_edges()
         self._changed(self)
 
-    def stop_awaiting(self, is_removed: Callable[[str], bool]) -> None:
-        """Await no report of edges that were removed from the tree."""
-        removed = {name for name in self._awaited if is_removed(name)}
-        if removed:
-            self._awaited -= removed
+    def stop_awaiting(self, has_nothing: Callable[[str], bool]) -> None:
+        """Await no report of edges that have no message; `has_nothing`: True for such a name."""
+        gone = {name for name in self._awaited if has_nothing(name)}
+        if gone:
+            self._awaited -= gone
             self._store_edges()
 
     # from the session (GroupSink)

@@ -71,7 +71,7 @@ class SessionTables:
 
     `messages` holds the messages that sessions wait for and that cannot be read again. `positions`
     and `passages` are those of `StoredPositions`. `filters` and `publishes` have the rows of large
-    sessions. `groups` has the shared subscriptions with members of QoS 2.
+    sessions. `groups` has the shared subscriptions with members.
     """
 
     sessions: RowTable

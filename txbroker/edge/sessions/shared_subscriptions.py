@@ -341,7 +341,7 @@ class SharedSubscriptions:
         group.sessions[session.client_id] = session
         if session.sink is not None:
             group.connect(session)
-        if session.shared[text].qos == 2 and not group.is_noted:
+        if not group.is_noted:
             # After a crash nobody else can tell the coordinator that a member is gone.
             group.is_noted = self._session_store.note_group(text)
         self._locate(group)
