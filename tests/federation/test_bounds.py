@@ -207,7 +207,7 @@ async def test_who_has_sent_the_rest_of_a_packet_is_not_closed(tmp_path: Path) -
     """The core forwards the rest, and no count is told of it."""
     packet = encode(Publish("t", bytes(8_000)))
     async with Cluster(tmp_path, {"root": ""}) as cluster:
-        halves = cluster.nodes["root"]._node_base.halves
+        halves = cluster.nodes["root"]._node_base.connection_parts.halves
         halves.most = 12_000
         sub = await cluster.client("root", "sub")
         await sub.subscribe(("t", 0))

@@ -85,6 +85,7 @@ SEEDS = {
     "pieces-of-a-link": b"\0" + step("pieces", 0, 1, 7, 2, 11, 20, literal(CONVERSATION)),
     "link": b"\0" + step("link", 9, literal(CONVERSATION)) + step("fan_out", 0, 0),
     "long-form": b"\0" + step("read", 0, literal(publish(b"a") + LONG_FORM + publish(b"b"))),
+    "hurried": b"\0" + SUBSCRIBED + step("hurry", 1) + RUN + step("hurry", 0) + ANSWERED,
     "lent": b"\0" + SUBSCRIBED + RUN + step("lend", 1, 0, 0, 1, 0) * 2 + ANSWERED,
     "topics": b"\0"
     + SUBSCRIBED

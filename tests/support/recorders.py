@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from txbroker.authority.retained_messages import RetainedQuery
 from txbroker.core import Router, Run
 from txbroker.delegation.zone_snapshot import MarkKey
+from txbroker.edge.routing.group_report import GroupReport
 from txbroker.edge.routing.owner_port import StreamUser
 from txbroker.edge.routing.publication import Publication
 from txbroker.edge.routing.route import Route
@@ -133,6 +134,9 @@ class OwnerRecorder:
         stream = StreamRecorder(key, user, self._add)
         self.streams.append(stream)
         return stream
+
+    def report_group(self, text: str, report: GroupReport) -> None:
+        """No test looks at the groups of an owner here."""
 
     def add_interest(self, topic_filter: str, request: int, *, retained: bool = True) -> None:
         self._add("add", topic_filter, request)

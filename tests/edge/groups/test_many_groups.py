@@ -86,6 +86,9 @@ class Shared(NotedGroups):
         """The route of all groups."""
         return self.route
 
+    def when_durable(self, action: Callable[[], None]) -> None:
+        action()
+
     def member(self, name: str) -> Session:
         """A connected client."""
         watcher = cast(Any, WatcherRecorder())
@@ -144,6 +147,9 @@ def test_a_member_of_many_groups_leaves_in_many_turns(is_moved: bool) -> None:
     assert sorted(last) == sorted(GROUPS)
     assert all(report.is_over for report in last.values())
     assert {report.is_durable for report in last.values()} == {is_moved}
+    assert shared.tested.groups == len(GROUPS)
+    for text, report in last.items():
+        shared.tested.on_report_confirmed(cast(Any, shared.route), text, report.request)
     assert shared.tested.groups == 0
 
 
