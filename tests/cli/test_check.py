@@ -9,16 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.config.documents import ROOT
 from txbroker import __version__
 from txbroker.cli import main
-
-ROOT = """\
-node: house
-zone: ""
-mqtt: [tcp:1883:interface=127.0.0.1]
-grpc: 127.0.0.1:7001
-data: var/house
-"""
 
 EDGE = """\
 node: edge

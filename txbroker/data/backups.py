@@ -23,7 +23,7 @@ import attrs
 
 from txbroker.data.data_directory import JOURNAL, TABLES
 from txbroker.delegation.grant_state import NodeState
-from txbroker.delegation.state.node_state import RESERVE
+from txbroker.delegation.state.node_state import LOCK, RESERVE
 from txbroker.model.errors import StoreError
 from txbroker.storage import atomic_file
 from txbroker.storage.disk_watermark import measure
@@ -43,7 +43,7 @@ that other nodes refuse.
 """
 
 _CHUNK = 1024 * 1024
-_NOT_COPIED = frozenset({"lock", RESERVE, MARKER})
+_NOT_COPIED = frozenset({LOCK, RESERVE, MARKER})
 
 
 @attrs.frozen(kw_only=True)

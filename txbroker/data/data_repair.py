@@ -90,10 +90,11 @@ def _repair_all(folder: Path) -> tuple[list[str], list[str]]:
 
 def _missing(data: Path) -> list[str]:
     """Return a line for each part of the data that is missing: nothing can replace it."""
-    if not (data / node_state.STATE).exists():
+    state = data / node_state.STATE
+    if not state.exists():
         is_lost = has_lost_state(data)
-        return [f"{data}/state.json: missing, with no copy; {_BACKUP}"] if is_lost else []
-    lacks = missing_folders(data, owns_zone=_owns_zone(data / node_state.STATE))
+        return [f"{state}: missing, with no copy; {_BACKUP}"] if is_lost else []
+    lacks = missing_folders(data, owns_zone=_owns_zone(state))
     return [f"{lack}: missing; {_BACKUP}" for lack in lacks]
 
 

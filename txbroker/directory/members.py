@@ -15,14 +15,14 @@ from hashlib import blake2b
 
 import attrs
 
-from txbroker.delegation.peer_checks import AHEAD
+from txbroker.delegation.peer_checks import AHEAD, NODES
 from txbroker.directory.directory_ports import DurableTable
 from txbroker.directory.entry import pack, unpack
 from txbroker.directory.rendezvous_hash import RendezvousHash
 from txbroker.model.invariant import holds, ordered
 from txbroker.runtime.flush_queue import run_all
 
-LIMIT = 10_000
+LIMIT = NODES
 """Upper bound of members, not counting removed ones; further members are refused."""
 
 REMOVED = 10_000

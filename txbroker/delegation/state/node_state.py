@@ -31,6 +31,9 @@ FORMAT = 3
 STATE = "state.json"
 """The name of the file."""
 
+LOCK = "lock"
+"""A file that the node's process has locked."""
+
 RESERVE = "reserve"
 """A file of zeros that is deleted when the disk is full. A start must be able to save its state."""
 
@@ -91,7 +94,7 @@ def _near_data(path: Path) -> Path | None:
 
 
 def _is_data(folder: Path) -> bool:
-    return all(os.path.isfile(folder / name) for name in ("lock", STATE))
+    return all(os.path.isfile(folder / name) for name in (LOCK, STATE))
 
 
 class DataFolder:
@@ -215,7 +218,7 @@ class DataFolder:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as opened:
-                lock = opened.enter_context((self._path / "lock").open("w"))
+                lock = opened.enter_context((self._path / LOCK).open("w"))
                 machine_check.lock_folder(lock, self._path)
                 machine_check.check_disk(lock, self._path)
                 opened.pop_all()

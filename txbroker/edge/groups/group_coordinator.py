@@ -38,8 +38,11 @@ from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import LEVEL_5
 
 SETTLING: Final = 3.0
-"""Seconds for which a QoS 2 message of an earlier process waits for the edge that may have it, at
-least: the names of the edges may not be known."""
+"""
+The least seconds for which a QoS 2 message of an earlier process waits for an edge with members.
+
+An earlier version did not store the names of the edges.
+"""
 
 MOST_LENT: Final = 65_535
 """The most unanswered messages of a group: each has a packet id."""

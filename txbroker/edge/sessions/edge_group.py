@@ -43,9 +43,9 @@ class EdgeGroup:
 
     `route` leads to the coordinator, and `port` is the connection on which the group is reported.
     `sessions` has all members by client id. `goes_on`: True if the session of the last member went
-    to another node. `is_noted`: True if the disk has the group, until the coordinator
-    confirms that there is no member. `lenders`: the numbers that stand for the group and
-    a part in what members answer.
+    to another node. `is_noted`: True if the disk has the group, until the coordinator confirms that
+    there is no member. `lenders`: the numbers that stand for the group and a part in what members
+    answer.
     """
 
     def __init__(self, text: str, topic_filter: str, *, is_noted: bool = False) -> None:
