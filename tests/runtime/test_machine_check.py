@@ -72,7 +72,7 @@ def lacking(tmp_path: Path, library: Path, *names: str, **more: str) -> NodeProc
 def test_what_a_file_system_lacks(tmp_path: Path, library: Path, name: str) -> None:
     """Is one line, with folder, call and remedy; nothing is taken before."""
     node = lacking(tmp_path, library, name).start(ready=False)
-    assert 1 == node.wait(20.0), node.tail()
+    assert 1 == node.wait(60.0), node.tail()
     (line,) = [event["reason"] for event in node.events if event["event"] == "node.refused"]
     for word in (str(node.data), f"({name})", "set `data` to a folder on a local disk"):
         assert word in line
@@ -93,7 +93,7 @@ def test_a_state_in_doubt_ends_a_node(tmp_path: Path, library: Path) -> None:
             client.publish("t", b"x", qos=1)
         since.touch()
         child.start()
-        assert 1 == root.wait(20.0), root.tail()
+        assert 1 == root.wait(60.0), root.tail()
         (line,) = [event["reason"] for event in root.events if event["event"] == "node.refused"]
         assert "state.json: not known whether it was written" in line
         assert "Traceback" not in "".join(root.lines)

@@ -6,6 +6,7 @@ Time passes only in steps, as in `test_map_changes`.
 
 from __future__ import annotations
 
+import gc
 import time
 from unittest import mock
 
@@ -77,14 +78,19 @@ def test_no_turn_is_long_when_a_session_ends() -> None:
     for start in range(0, 10_000, 1000):
         client.subscribe(*(f"a/{number}/+" for number in range(start, start + 1000)))
     turns: list[float] = []
-    with mock.patch.object(bench.edge.slices, "_now", time.thread_time):
-        while not turns or bench.edge.interests.filters:
-            start = time.thread_time()
-            if turns:
-                bench.work()
-            else:
-                client.leave()
-            turns.append(time.thread_time() - start)
+    gc.collect()
+    gc.disable()  # a collection looks at all that other tests left
+    try:
+        with mock.patch.object(bench.edge.slices, "_now", time.thread_time):
+            while not turns or bench.edge.interests.filters:
+                start = time.thread_time()
+                if turns:
+                    bench.work()
+                else:
+                    client.leave()
+                turns.append(time.thread_time() - start)
+    finally:
+        gc.enable()
 
     assert len(turns) > 3
-    assert sorted(turns)[-2] < 10 * LONGEST  # but for one that a collection of garbage falls into
+    assert max(turns) < 10 * LONGEST

@@ -184,12 +184,13 @@ async def test_a_port_that_is_short_of_files_takes_no_more() -> None:
         bench.port._puts_off = lambda: True
         crowd = [bench.dial() for _ in range(3)]
         taken = []
-        with mock.patch.object(stream, "ceiling", return_value=0):
-            for _ in range(2):
-                bench.port.doRead()
-                taken.append(bench.port._waiting.count)
-        bench.port.doRead()
-        taken.append(bench.port._waiting.count)
+        with mock.patch.object(stream, "ACCEPT_FOR", 10.0):
+            with mock.patch.object(stream, "ceiling", return_value=0):
+                for _ in range(2):
+                    bench.port.doRead()
+                    taken.append(bench.port._waiting.count)
+            bench.port.doRead()
+            taken.append(bench.port._waiting.count)
         for client in crowd:
             client.close()
     assert [1, 1, 3] == taken
