@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.pair import Alarms
-from txbroker.runtime.backpressure import BUDGET, LOOK, SHORT, TRIAL, WINDOW, Backpressure
+from txbroker.runtime.backpressure import (
+    BUDGET,
+    LIGHT,
+    LOOK,
+    PASSING,
+    SHORT,
+    TRIAL,
+    WINDOW,
+    Backpressure,
+)
 
 
 class Bench:
@@ -225,3 +234,15 @@ def test_trial_of_a_target_whose_buffers_fill_up_is_a_wait() -> None:
 
         assert drains == bench.pressure.active
         assert drains != bench.pressure.is_slow("fresh")
+
+
+def test_light_publishes_pass_up_to_a_limit() -> None:
+    """In each wait: thousands of light clients are as heavy as one flood."""
+    bench = Bench()
+    assert not bench.pressure.may_pass(1)
+    for _ in range(2):
+        bench.raise_("slow")
+        assert not bench.pressure.may_pass(LIGHT + 1)
+        passed = sum(bench.pressure.may_pass(LIGHT) for _ in range(1_000))
+        assert passed == PASSING // LIGHT and not bench.pressure.may_pass(1)
+        bench.pressure.lower("slow")

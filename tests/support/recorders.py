@@ -105,12 +105,16 @@ class OwnerRecorder:
     def __init__(self, events: Events | None = None, *name: str) -> None:
         self.events: Events = [] if events is None else events
         self.credit = True
+        self.passing = 0
         self.asked: list[tuple[list[MarkKey], Callable[[dict[MarkKey, int]], None]]] = []
         self.streams: list[StreamRecorder] = []
         self._name = name
 
     def has_credit(self) -> bool:
         return self.credit
+
+    def passes(self, size: int) -> bool:
+        return size <= self.passing
 
     def publish(self, publication: Publication) -> None:
         self._add("publish", publication.message.payload.decode(errors="replace"))

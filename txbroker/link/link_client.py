@@ -174,6 +174,10 @@ class LinkClient:
 
     # from the edge (OwnerPort)
 
+    def passes(self, _size: int) -> bool:
+        """Return False: publishes of one link arrive in their order."""
+        return False
+
     def has_credit(self) -> bool:
         """True if more publishes may be sent now."""
         return self._live.has_credit()

@@ -21,6 +21,9 @@ a fast consumer is often full at full speed.
 Many targets would stall all publishers in turn, each with its own patience. So all long waits of a
 node share one budget: `BUDGET` seconds in each `WINDOW`. Waits for a target that drains at its pace
 are exempt.
+
+A light client waits for no target (`may_pass`): its publishes fit into the targets' buffers.
+Otherwise one flood whose consumers read nothing delays all clients of the node.
 """
 
 from __future__ import annotations
@@ -51,6 +54,12 @@ TRIAL = 0.1
 
 LOOK = 0.01
 """Seconds between two checks of a target on trial."""
+
+LIGHT = 4096
+"""Bytes of a publish, or of a run of publishes, that may pass those that wait."""
+
+PASSING = 256 * 1024
+"""Bytes that may pass in one wait: thousands of light clients are as heavy as one flood."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -96,6 +105,7 @@ class Backpressure:
         self._spent: deque[tuple[float, float]] = deque()  # until when, how much
         self._total = 0.0
         self._spent_until = float("-inf")
+        self._passed = 0
         self._actions: list[Callable[[], None]] = []
 
     def when_relieved(self, action: Callable[[], None]) -> None:
@@ -105,6 +115,13 @@ class Backpressure:
     def is_slow(self, target: Hashable) -> bool:
         """True if the target's patience ended and the target has not drained since."""
         return target in self._slow
+
+    def may_pass(self, size: int) -> bool:
+        """True if a publish of `size` bytes passes those that wait; if so, its bytes count."""
+        if not self.active or size > LIGHT or self._passed + size > PASSING:
+            return False
+        self._passed += size
+        return True
 
     def raise_(
         self,
@@ -260,4 +277,5 @@ class Backpressure:
 
     def _relieve(self) -> None:
         if not self._raised:
+            self._passed = 0
             run_all(self._actions)

@@ -19,6 +19,7 @@ from txbroker.edge.local.local_link import LocalLink
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Puback, Will
+from txbroker.runtime.backpressure import LIGHT
 
 
 class OwnBench(EdgeBench):
@@ -153,11 +154,32 @@ def test_publishes_wait_while_somebody_has_to_be_waited_for() -> None:
     bench.open()
     client = Client(bench, "c")
     bench.pressure.raise_("somebody slow", lambda: 1, has_drained=True)
-    client.publish("x", "1")
+    client.publish("x", "1" * LIGHT)
     before = client.got()
     bench.pressure.lower("somebody slow")
 
     assert ([], ["Puback"]) == (before, client.got())
+
+
+def test_a_light_client_waits_for_nobody_slow() -> None:
+    """A flood to consumers that read nothing delayed all clients by 0.3 s, again and again."""
+    bench = OwnBench()
+    bench.open()
+    heavy, light = Client(bench, "heavy"), Client(bench, "light")
+    light.subscribe("#")
+    light.got()
+    bench.pressure.raise_("somebody slow", lambda: 1, has_drained=True)
+    heavy.publish("x", "h" * LIGHT)
+    for text in ("1", "2"):
+        light.publish("x", text)
+        assert [text, "Puback"] == light.got()
+    heavy.publish("x", "3")  # behind its own
+    before = heavy.got(), light.got()
+    bench.pressure.lower("somebody slow")
+
+    assert ([], []) == before
+    assert ["h" * LIGHT, "3"] == light.got()
+    assert ["Puback", "Puback"] == heavy.got()
 
 
 def test_zone_that_is_given_back_leaves_its_publishes_to_the_parent() -> None:
@@ -288,7 +310,7 @@ class StraightBench(OwnBench):
 
     def let_wait(self) -> None:
         self.press()
-        self.client.publish("x", "0")
+        self.client.publish("x", "0" * LIGHT)
 
     def watch(self) -> None:
         self.another_edge("x")

@@ -125,6 +125,12 @@ class LocalLink:
         # would be refused.
         return self.authority.serving and not has_to_wait
 
+    def passes(self, size: int) -> bool:
+        """True if the zone accepts publishes now, but for a slow consumer of other publishers."""
+        has_to_wait = self._outbound.waiting >= MOST_KEPT or self._is_parked
+        is_open = self.authority.serving and not has_to_wait
+        return is_open and self._backpressure.may_pass(size)
+
     def publish(self, publication: Publication) -> None:
         """
         Send a publish to the authority, once its origin id is durable if that is required (rule

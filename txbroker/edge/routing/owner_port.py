@@ -44,6 +44,9 @@ class OwnerPort(Protocol):
     def has_credit(self) -> bool:
         """True if more publishes may be sent now."""
 
+    def passes(self, size: int) -> bool:
+        """True if a publish of `size` bytes may be sent although those of other clients wait."""
+
     def publish(self, publication: Publication) -> None:
         """Send a publish; QoS 1/2 are answered by the edge's `on_accepted` or `on_refused`."""
 

@@ -88,6 +88,8 @@ class Publisher:
             return
         if (queue.is_clear or not queue.is_queued) and route.send(publication):
             return
+        if self._pass(route, publication):
+            return
         if self._may_wait(route, publication):
             self._wait(route, publication)
             self.wake(route)
@@ -110,7 +112,7 @@ class Publisher:
         elif route.port is None or queue.is_late or self._is_behind(route, run):
             for publication in unfold((run,)):
                 self.publish(publication)
-        else:
+        elif not self._pass(route, run):
             self._wait(route, run)
             self.flush(route)
 
@@ -382,6 +384,12 @@ class Publisher:
                 break
             queue.next_waiting()
         self._release_held(route)
+
+    def _pass(self, route: Route, item: Item) -> bool:
+        """Send an item before those of other clients that wait; False if it has to wait, too."""
+        session = item.session
+        is_first = session is not None and not session.held_size and not route.queue.is_late
+        return is_first and route.send(item, passes=True)
 
     def _wait(self, route: Route, item: Item) -> None:
         if not route.queue.waiting:

@@ -198,10 +198,14 @@ class Route:
         port = self._port
         return port.sender() if port is not None and self.queue.is_clear else None
 
-    def send(self, item: Item) -> bool:
-        """Send an item if the owner is connected, and takes more now; True if it was sent."""
+    def send(self, item: Item, *, passes: bool = False) -> bool:
+        """
+        Send an item if the owner is connected, and takes more now; True if it was sent.
+
+        `passes`: True if the item goes before those of other clients that wait.
+        """
         port = self._port
-        if port is None or not port.has_credit():
+        if port is None or not (port.passes(item.size) if passes else port.has_credit()):
             return False
         if item.qos and self._state is not _LOCAL:
             self.queue.note_sent(item)
