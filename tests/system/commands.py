@@ -85,7 +85,7 @@ def at(address: Address) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-def wait_until(condition: Callable[[], object], timeout: float = 30.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], object], timeout: float = 90.0, what: str = "") -> None:
     """Fails unless the condition holds within so many seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

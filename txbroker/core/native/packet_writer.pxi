@@ -6,8 +6,11 @@ cdef class Router
 cdef enum Written:
     ALL, SOME, ENOUGH, BROKEN, RAISED
 
-# Bytes that are written to one client at once: for more, the kernel may take 10 ms to find room.
-cdef size_t MOST_WRITTEN = 2 * 1024 * 1024
+# Bytes that are written to one client at once: for 2 MiB, the kernel may take 10 ms to find room.
+cdef size_t MOST_WRITTEN = 512 * 1024
+
+# Likewise, while somebody waits for many turns.
+cdef size_t MOST_HURRIED = 256 * 1024
 
 
 @cython.final
@@ -235,7 +238,8 @@ cdef class PacketWriter:
         """Write what a non-blocking socket takes, if not too much; `errno` says why it failed."""
         cdef iovec vectors[64]
         cdef ssize_t written
-        cdef size_t index, count, size, left = MOST_WRITTEN
+        cdef size_t index, count, size
+        cdef size_t left = MOST_HURRIED if self.router.is_hurried else MOST_WRITTEN
         while self.output.size():
             if not left:
                 return ENOUGH

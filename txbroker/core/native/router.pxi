@@ -2,8 +2,12 @@
 
 cdef uint64_t last_epoch = 0  # of any exchange
 
-# Seconds for what is written in one go, and one write more: to who reads nothing it takes long.
-cdef double WRITE_FOR = 0.003
+# Seconds for what is written in one turn, and one write more in each call: to who reads nothing it
+# takes long.
+cdef double WRITE_FOR = 0.002
+
+# Likewise, while somebody waits for many turns.
+cdef double HURRIED_WRITE_FOR = 0.0005
 
 
 @cython.final
@@ -54,6 +58,7 @@ cdef class Router:
     cdef size_t output_limit
     cdef cbool is_hurried
     cdef size_t written  # in this turn of the event loop
+    cdef double wrote_for  # likewise, in seconds
     cdef object on_output
     cdef list outputs
     cdef OutputGroup group
@@ -96,6 +101,7 @@ cdef class Router:
         self.output_limit = OUTPUT_LIMIT
         self.is_hurried = False
         self.written = 0
+        self.wrote_for = 0
         self.on_output = on_output
         self.outputs = []
         self.group = OutputGroup()
@@ -149,7 +155,8 @@ cdef class Router:
         """As in the reference."""
         cdef PacketWriter packet_writer
         cdef list left = [], outputs = self.outputs
-        cdef double until = monotonic() + WRITE_FOR
+        cdef double began = monotonic(), until = began
+        until += max((HURRIED_WRITE_FOR if self.is_hurried else WRITE_FOR) - self.wrote_for, 0.0)
         cdef Py_ssize_t place = 0
         cdef size_t most = OUTPUT_BYTES
         if self.is_hurried:
@@ -168,16 +175,18 @@ cdef class Router:
             if packet_writer.descriptor >= 0 and monotonic() >= until:
                 self.outputs = outputs[place:] + self.outputs
                 break
+        self.wrote_for += monotonic() - began
         return left
 
     def hurry(self, bint is_hurried):
         """As in the reference."""
         self.is_hurried = is_hurried
-        self.written = 0
+        self.begin_turn()
 
     def begin_turn(self):
         """As in the reference."""
         self.written = 0
+        self.wrote_for = 0
 
     cdef list chosen(self, list outputs, size_t most_bytes):
         """The outputs that are written in one go; the others wait on."""

@@ -18,7 +18,7 @@ MOST_OUTPUTS = 256
 OUTPUT_BYTES = 4 * 1024 * 1024
 """Packet writers, and bytes, that one call writes, beside those of the last packet writer."""
 
-HURRIED_BYTES = 1024 * 1024
+HURRIED_BYTES = 512 * 1024
 """
 Bytes that all calls of one turn of the event loop write while a caller awaits a sync.
 
