@@ -347,7 +347,7 @@ class DeliveryReceiver:
 
     def _finish_answer(self) -> None:
         if not self._retained_due:
-            self._route.reach(self._answer_offset)
+            self._route.skip_to(self._answer_offset)
             self._edge.interests.on_answer(self._route, self._request, self._answer_offset, ())
 
 

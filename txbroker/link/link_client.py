@@ -336,7 +336,7 @@ class LinkClient:
             case "online":
                 self._on_online(frame.online)
             case "reached":
-                self._route.reach(frame.reached.offset)
+                self._route.skip_to(frame.reached.offset)
             case "claimed":
                 self._complete(frame.claimed.apexes)
             case "cut":
@@ -377,6 +377,9 @@ class LinkClient:
         if self._told != (route.interest.filters, route.claims.apexes):
             route.note_news()  # changed since Hello
         position = StreamPosition(epoch=self._word.epoch, offset=online.offset)
+        known, apex = route.position, route.apex
+        if apex in route.claims.claiming and apex not in self._told[1] and known is not None:
+            position = known  # claimed since Hello: what waits for the claim is still to come
         self._edge.on_online(
             self._route,
             self,

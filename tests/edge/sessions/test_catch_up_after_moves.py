@@ -518,6 +518,23 @@ def test_session_that_moved_here_before_its_zone_could_be_asked_goes_on_with_its
     assert ["before", "2"] == everything(client)
 
 
+def test_filter_that_was_pending_begins_no_place_for_the_others_of_a_session_that_moved() -> None:
+    """Its zone was cut off during the move, so the session has no place there."""
+    bench = bench_of("a")
+    moved = bench.edge.clients.new_session("c")
+    moved.add(Subscription("a/x", 1))
+    moved.add(Subscription("a/y", 1, pending=frozenset({"a"})))
+    say(bench, 1, 3, "a/x")
+    bench.edge.clients.adopt(moved, moved.subscriptions)
+    route = bench.route("a")
+    for request in sorted(route.interest.requests):
+        bench.edge.interests.on_answer(route, request, 3, ())
+    client = Client(bench, "c", clean=False)
+    say(bench, 4, 4, "a/y")
+
+    assert numbers(1, 4) == everything(client)
+
+
 def test_qos0_that_a_session_had_before_it_moved_is_not_given_again() -> None:
     """The stream of the new node is behind that of the old one."""
     bench = EdgeBench()

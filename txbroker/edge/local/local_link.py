@@ -245,7 +245,7 @@ class LocalLink:
             return None
         offset = self.authority.delivered
         if route.position is None or offset > route.position.offset:
-            route.reach(offset)
+            route.skip_to(offset)
         return LogPosition(route.part, offset), retained
 
     def remove_interest(self, topic_filter: str) -> None:
@@ -265,7 +265,7 @@ class LocalLink:
         come.
         """
         if self._route is not None:
-            self._route.reach(self.authority.delivered)
+            self._route.skip_to(self.authority.delivered)
 
     def set_low_water(
         self,
@@ -342,7 +342,7 @@ class LocalLink:
     def confirm_interest(self, request: int, offset: int, retained: RetainedQuery | None) -> None:
         """Confirm an interest, from this offset on."""
         if self._route is not None:
-            self._route.reach(offset)
+            self._route.skip_to(offset)
             found = () if retained is None else iter(retained)
             self._edge.interests.on_answer(self._route, request, offset, found)
 

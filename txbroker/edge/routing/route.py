@@ -330,6 +330,16 @@ class Route:
         if position is not None and offset > position.offset:
             self._position = StreamPosition(epoch=position.epoch, offset=offset)
 
+    def skip_to(self, offset: int) -> None:
+        """
+        Advance the stream position: no delivery up to this offset is due, but for what waits.
+
+        What waits for the claim of the zone itself comes later. A client that leaves before that
+        would miss it.
+        """
+        if self.apex not in self.claims.claiming:
+            self.reach(offset)
+
     def forget_position(self) -> None:
         """Follow the stream no more: no session needs the records behind the position."""
         self._position = None

@@ -228,8 +228,10 @@ class ClientSessions:
             self._owner.recording.record_subscriptions(session)
         self._subscriptions.adopt(session, filters, confirmed)
         self.session_store.save_now(session)
-        self._subscriptions.resume(session, filters)
+        # Otherwise a filter that was pending, and begins with its zone's answer, would set the
+        # session's place there beyond the records that are due for the others.
         self._subscriptions.follow_zones(session, filters)
+        self._subscriptions.resume(session, filters)
         if session.sink is not None:
             self._cursors.on_connect(session)
         self._shared.adopt(session)

@@ -225,17 +225,17 @@ class Interests:
         )
         self.refresh()
 
-    def on_cut(self, route: Route, below: Route) -> None:
+    def on_cut(self, route: Route, below: Route, *, is_read: bool = False) -> None:
         """
         Claim a new zone: the owner's stream announced a cut, and the child inherited our interest.
 
         Filters that the owner had answered count as answered by the child as well. The child holds
-        our deliveries until the claim.
+        our deliveries until the claim. `is_read`: every session reads these from the journal.
         """
         # The claim goes out without a filter there, too. The child may have inherited one that this
         # edge has withdrawn since, and would hold deliveries for ever.
         if below.apex not in below.claims.apexes:  # a cut may be announced again
-            below.claim(below.apex)
+            below.claim(below.apex, is_read=is_read)
         route.claims.withdraw(below.apex)
         for subscribing in self._pending.values():
             subscribing.answered.share(route.apex, below.apex)

@@ -96,9 +96,13 @@ class SessionCursors:
         From here on a durable session costs one position for each zone.
         """
         for route in self._zones:
-            if route.position is None or route.part in session.places.behind:
+            if route.position is None:
                 continue
-            if not session.subscriptions.keys().isdisjoint(self._interests.of_zone(route)):
+            # This may bring deliveries, which the session leaves to a cursor.
+            filters = self._interests.of_zone(route)
+            if route.part in session.places.behind:
+                continue
+            if not session.subscriptions.keys().isdisjoint(filters):
                 offset = max(route.position.offset, session.places.taken.get(route.part, 0))
                 session.places.add(Cursor(route.part, offset))
         self._session_store.mark_seen(session)
@@ -127,6 +131,14 @@ class SessionCursors:
         position = None if above is None or above.port is not None else above.position
         return position is not None and position.offset <= place
 
+    def all(self) -> Iterable[Session]:
+        """Return the sessions; callers may add and end some meanwhile."""
+        return self._placement.all()
+
+    def is_new(self, part: JournalId) -> bool:
+        """True if no session here can have followed the part, before a cut leads to it."""
+        return part not in self.followed and part not in self._ended
+
     def behind_in(self, route: Route) -> list[Session]:
         """Return the sessions that are behind in the part that the route follows."""
         return [s for s in self._placement.all() if s.is_behind and route.part in s.places.behind]
@@ -137,7 +149,8 @@ class SessionCursors:
         serves it.
 
         Sessions that are `behind` in the route's part read up to this offset before any record from
-        below. A caller with thousands of cuts looks these sessions up once.
+        below. A caller with thousands of cuts looks these sessions up once. Where the stream from
+        below came before its cut, all sessions are behind.
         """
         assert route.position is not None
         here = LogPosition(route.part, route.position.offset)
@@ -192,10 +205,14 @@ class SessionCursors:
                     session, predecessor or LogPosition(route.part, 0), part
                 )
 
-    def on_inherited(self, route: Route, predecessor: LogPosition) -> None:
+    def on_inherited(
+        self, route: Route, predecessor: LogPosition, *, is_early: bool = False
+    ) -> None:
         """
         Begin cursors in the zone of `route`, cut while this node was away from the zone of
         `predecessor`.
+
+        `is_early`: the stream of `route` has passed records that all sessions have still to read.
         """
         above = self._zones.get(predecessor.part.zone)
         come = above.position if above is not None and above.part == predecessor.part else None
@@ -206,7 +223,7 @@ class SessionCursors:
                 earlier = Cursor(predecessor.part, come.offset)
                 self._placement.start(session, earlier)
             is_behind = earlier is not None and earlier.offset < predecessor.offset
-            if is_behind or session.sink is None:
+            if is_behind or session.sink is None or is_early:
                 self._placement.start_after(session, predecessor, route.part)
 
     def on_renewed(
@@ -374,8 +391,15 @@ class SessionCursors:
     def followed_now(self) -> dict[JournalId, int]:
         """
         Return how far this edge follows each part; sessions that are not behind there are as far.
+
+        A stream without filters has brought nothing to any session. Such a link may be there for
+        publishes, before this edge hears of the zone's cut.
         """
-        return {r.part: r.position.offset for r in self._zones if r.position is not None}
+        return {
+            route.part: route.position.offset
+            for route in self._zones
+            if route.position is not None and route.interest.filters
+        }
 
     # from the node
 

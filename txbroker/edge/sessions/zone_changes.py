@@ -63,9 +63,13 @@ class ZoneChanges:
         cuts.put(cut)
         self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
         below = self._zones.add(cut)
-        self._interests.on_cut(route, below)
+        is_early = self._is_early(below)
+        self._interests.on_cut(route, below, is_read=is_early)
         self._resume(below)
-        self._follow(route, below, self._cursors.behind_in(route))
+        if is_early:
+            self._follow_early(route, below)
+        else:
+            self._follow(route, below, self._cursors.behind_in(route))
         self._publisher.move_below(route, below)
         self._interests.refresh()
 
@@ -146,11 +150,18 @@ class ZoneChanges:
             below = self._zones.add(cut)
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
-                self._interests.on_cut(route, below)
+                start = None if follow else self._inherited_at(route, below)
+                is_early = self._is_early(below) and (follow or start is not None)
+                self._interests.on_cut(route, below, is_read=is_early)
                 self._resume(below)
-                if follow:
+                if start is not None:
+                    self._inherit(below, start, is_early=is_early)
+                elif follow:
                     self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
-                    self._follow(route, below, behind)
+                    if is_early:
+                        self._follow_early(route, below)
+                    else:
+                        self._follow(route, below, behind)
                 news.append(below)
         self._publisher.move_below(route, *news)
 
@@ -241,6 +252,44 @@ class ZoneChanges:
         known = None if above.cuts is None else above.cuts.get(route.apex)
         ended = route.position.epoch if route.position is not None else route.epoch
         return known if known is not None and known.epoch > ended else None
+
+    def _is_early(self, below: Route) -> bool:
+        """
+        True if the zone's link came before the news of its cut: its position covers no session.
+
+        A publish may have needed that link, or this node serves the zone. The owner counts records
+        as delivered that it holds for the claim. A client may leave before these come, and the edge
+        may end. So all sessions read them from the journal.
+        """
+        position = below.position
+        if position is None or position.epoch != below.epoch or below.interest.filters:
+            return False
+        return below.apex not in below.claims.apexes and self._cursors.is_new(below.part)
+
+    def _follow_early(self, route: Route, below: Route) -> None:
+        """Follow a zone from its beginning, in the journal, though its link was there before."""
+        if self._interests.touches(below.apex):
+            self._cursors.on_cut(route, below, self._cursors.all())
+
+    def _inherited_at(self, route: Route, below: Route) -> LogPosition | None:
+        """
+        Return where the zone was cut if nobody follows it yet, and the stream from above is away.
+
+        The zone's owner has said so. The link may have asked before that stream broke, and no
+        stream announces this cut as new.
+        """
+        is_new = below.position is None or self._is_early(below)
+        position, start = route.position, below.start_offset(route.part)
+        if route.port is not None or not is_new or position is None or start is None:
+            return None
+        return LogPosition(route.part, start) if position.offset <= start else None
+
+    def _inherit(self, below: Route, start: LogPosition, *, is_early: bool) -> None:
+        """Follow a zone from its beginning: it was cut at this place of the zone above."""
+        if self._interests.touches(below.apex):
+            if not is_early:
+                below.begin_part(below.epoch)
+            self._cursors.on_inherited(below, start, is_early=is_early)
 
     def _follow(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
         """Follow, in a zone that was cut, all that the edge followed in the zone around it."""
