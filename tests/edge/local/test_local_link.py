@@ -16,6 +16,7 @@ from txbroker.authority.edge_peer import EdgeGreeting
 from txbroker.delegation.delegation_table import DelegationTable
 from txbroker.delegation.zone_snapshot import EdgeInterest, ReceivedZone, ZoneSnapshot
 from txbroker.edge.local.local_link import LocalLink
+from txbroker.model.log_position import JournalId
 from txbroker.model.zone_cut import ZoneCut
 from txbroker.mqtt.wire.message import Message
 from txbroker.mqtt.wire.packets import Puback, Will
@@ -212,7 +213,9 @@ def test_own_clients_wait_for_the_earlier_owners_last_words() -> None:
     interest = EdgeInterest(edge="edge", incarnation=1, filters=("a/x",))
     received_zone.merge(ZoneSnapshot(interests=(interest,)))
     bench.open(1, received_zone)
-    bench.authority.publish(Message("a/x", b"child's", 1))
+    message = Message("a/x", b"child's", 1)
+    bench.authority.publish(message)
+    bench.journals.add(JournalId("a", 1), 1, message)
     bench.deliver("", "a/x", "parent's last")
     before = client.got()
     bench.edge.cuts.on_cut(bench.route(""), cut("a"))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pytest
 
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, everything, subscribed
-from tests.edge.sessions.test_session_cursors import A, ROOT, in_journal, root_says, told
+from tests.edge.sessions.test_session_cursors import ROOT, A, in_journal, root_says, told
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.recorders import cut
+from txbroker.edge.routing.zone_claims import StreamPosition
 from txbroker.edge.sessions.journal_read_cache import RETRY
 from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import LogPosition
@@ -148,3 +149,16 @@ def test_cut_that_is_resolved_as_the_stream_from_above_is_away(
         client = Client(bench, "c", clean=False)
 
     assert told("root", 1, COME) + told("child", 1, HELD) == came + everything(client)
+
+
+def test_zone_below_is_followed_that_was_cut_as_the_link_said_hello() -> None:
+    """The cut of the zone above came between the owner's answer and its stream."""
+    bench = bench_of()
+    subscribed(bench, "a/b/x")
+    route = bench.edge.zones.add(cut("a"))
+    bench.edge.on_owner(route, 1, LogPosition(ROOT, 0))
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
+    bench.online("a", "a/b")
+    bench.settle()
+
+    assert StreamPosition(epoch=1, offset=0) == bench.route("a/b").position

@@ -318,6 +318,8 @@ class Route:
     def begin_part(self, epoch: int) -> None:
         """Follow the epoch's part from its beginning."""
         self._position = StreamPosition(epoch=epoch, offset=0)
+        if self._port is None:
+            self._began = self._position  # a link may have said Hello before
 
     def meet(self, epoch: int, predecessor: LogPosition | None) -> None:
         """Note the owner's epoch, and the place after which that epoch's part begins."""

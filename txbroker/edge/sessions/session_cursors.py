@@ -391,25 +391,18 @@ class SessionCursors:
     def followed_now(self) -> dict[JournalId, int]:
         """
         Return how far this edge follows each part; sessions that are not behind there are as far.
-
-        A stream without filters has brought nothing to any session. Such a link may be there for
-        publishes, before this edge hears of the zone's cut.
         """
-        return {
-            route.part: route.position.offset
-            for route in self._zones
-            if route.position is not None and route.interest.filters
-        }
+        return {r.part: r.position.offset for r in self._zones if r.position is not None}
 
     # from the node
 
     def checkpoint(self, written: Callable[[], object] = lambda: None) -> None:
         """Persist one position per zone in slices, once a second; then call `written`."""
-        self._session_store.checkpoint(self.followed_now(), written)
+        self._session_store.checkpoint(self._followed_for_sessions(), written)
 
     def checkpoint_now(self) -> None:
         """Persist all positions and sessions in one turn, as the node ends."""
-        self._session_store.checkpoint_now(self.followed_now())
+        self._session_store.checkpoint_now(self._followed_for_sessions())
 
     def check(self) -> None:
         """State how far streams have come, and what each session keeps."""
@@ -428,6 +421,20 @@ class SessionCursors:
         ordered(self, 34, "ended parts are bounded", len(self._ended), ENDED)
 
     # internal
+
+    def _followed_for_sessions(self) -> dict[JournalId, int]:
+        """
+        Return how far this edge follows each part of which it wants anything.
+
+        A link may be there for publishes, before this edge hears of the zone's cut. Nothing of its
+        zone has come to any session. A position there would hide from them, after a crash, what
+        waits for the claim.
+        """
+        return {
+            route.part: route.position.offset
+            for route in self._zones
+            if route.position is not None and route.interest.filters
+        }
 
     def _start_returned(self, session: Session, entered: LogPosition) -> None:
         self._placement.start_returned(session, entered, self._stood_at(entered.part))
