@@ -14,6 +14,7 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 
+from tests.core.cores import needs_compiled
 from tests.runtime.sockets.stream_bench import Peer, read_all, streams
 from tests.support.cluster import on_loop
 from tests.support.mqttclient import until
@@ -73,10 +74,7 @@ async def test_whom_nobody_wants_is_accepted_beside_the_others() -> None:
         crowd = [socket.create_connection(address, timeout=10) for _ in range(left)]
         for client in crowd:
             client.close()
-        with (
-            mock.patch.object(stream, "ACCEPT_FOR", 10.0),
-            socket.create_connection(address, timeout=10) as client,
-        ):
+        with socket.create_connection(address, timeout=10) as client:
             client.sendall(b"here")
             await until(lambda: any(peer.received == b"here" for peer in bench.peers))
             assert stream.CROWD == len(bench.peers)
@@ -184,13 +182,12 @@ async def test_a_port_that_is_short_of_files_takes_no_more() -> None:
         bench.port._puts_off = lambda: True
         crowd = [bench.dial() for _ in range(3)]
         taken = []
-        with mock.patch.object(stream, "ACCEPT_FOR", 10.0):
-            with mock.patch.object(stream, "ceiling", return_value=0):
-                for _ in range(2):
-                    bench.port.doRead()
-                    taken.append(bench.port._waiting.count)
-            bench.port.doRead()
-            taken.append(bench.port._waiting.count)
+        with mock.patch.object(stream, "ceiling", return_value=0):
+            for _ in range(2):
+                bench.port.doRead()
+                taken.append(bench.port._waiting.count)
+        bench.port.doRead()
+        taken.append(bench.port._waiting.count)
         for client in crowd:
             client.close()
     assert [1, 1, 3] == taken
@@ -295,6 +292,26 @@ def test_a_crowd_waits_for_further_turns_where_turns_must_be_short() -> None:
                 one.flush()
     assert HURRIED_BYTES <= written[0] <= 5 * HURRIED_BYTES // 4
     assert 2 * HURRIED_BYTES == sum(one.written for one in crowd)
+
+
+@needs_compiled
+def test_one_client_gets_little_at_once_where_turns_must_be_short() -> None:
+    """2 MiB to a client that had read nothing took 9 ms; all others waited."""
+    router = Router(lambda: None)
+    with ExitStack() as stack:
+        here, _ = (stack.enter_context(one) for one in socket.socketpair())
+        here.setblocking(False)
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * HURRIED_BYTES)
+        packet_writer = router.make_packet_writer()
+        packet_writer.descriptor = here.fileno()
+        packet_writer.send(bytes(4 * HURRIED_BYTES))
+        router.hurry(True)
+        assert [] == router.send_outputs()
+        assert router.has_outputs
+        assert HURRIED_BYTES // 2 == packet_writer.written
+        router.hurry(False)
+        router.send_outputs()
+        assert HURRIED_BYTES // 2 < packet_writer.written
 
 
 def test_a_port_that_cannot_go_on_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
