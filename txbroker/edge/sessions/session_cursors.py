@@ -424,17 +424,23 @@ class SessionCursors:
 
     def _followed_for_sessions(self) -> dict[JournalId, int]:
         """
-        Return how far this edge follows each part of which it wants anything.
+        Return how far this edge follows each part, but for zones whose cut was not told yet.
 
-        A link may be there for publishes, before this edge hears of the zone's cut. Nothing of its
-        zone has come to any session. A position there would hide from them, after a crash, what
-        waits for the claim.
+        A link may be there for publishes before this edge hears of the cut. Nothing of the zone has
+        come to any session. A position there would hide from them, after a crash, what waits for
+        the claim.
         """
         return {
             route.part: route.position.offset
             for route in self._zones
-            if route.position is not None and route.interest.filters
+            if route.position is not None and not self._is_unannounced(route)
         }
+
+    def _is_unannounced(self, route: Route) -> bool:
+        """True if the zone above is known, and has not told of this zone's cut."""
+        cuts = self._zones.enclosing(route.apex).cuts
+        is_told = cuts is None or not route.apex or route.apex in cuts
+        return not (is_told or route.interest.filters) and self.is_new(route.part)
 
     def _start_returned(self, session: Session, entered: LogPosition) -> None:
         self._placement.start_returned(session, entered, self._stood_at(entered.part))
