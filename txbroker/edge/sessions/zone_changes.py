@@ -66,10 +66,7 @@ class ZoneChanges:
         is_early = self._is_early(below)
         self._interests.on_cut(route, below, is_read=is_early)
         self._resume(below)
-        if is_early:
-            self._follow_early(route, below)
-        else:
-            self._follow(route, below, self._cursors.behind_in(route))
+        self._follow(route, below, self._cursors.behind_in(route), is_early=is_early)
         self._publisher.move_below(route, below)
         self._interests.refresh()
 
@@ -158,10 +155,7 @@ class ZoneChanges:
                     self._inherit(below, start, is_early=is_early)
                 elif follow:
                     self._transitions.record_start(JournalId(cut.apex, cut.epoch), is_return=False)
-                    if is_early:
-                        self._follow_early(route, below)
-                    else:
-                        self._follow(route, below, behind)
+                    self._follow(route, below, behind, is_early=is_early)
                 news.append(below)
         self._publisher.move_below(route, *news)
 
@@ -266,11 +260,6 @@ class ZoneChanges:
             return False
         return below.apex not in below.claims.apexes and self._cursors.is_new(below.part)
 
-    def _follow_early(self, route: Route, below: Route) -> None:
-        """Follow a zone from its beginning, in the journal, though its link was there before."""
-        if self._interests.touches(below.apex):
-            self._cursors.on_cut(route, below, self._cursors.all())
-
     def _inherited_at(self, route: Route, below: Route) -> LogPosition | None:
         """
         Return where the zone was cut if nobody follows it yet, and the stream from above is away.
@@ -291,9 +280,19 @@ class ZoneChanges:
                 below.begin_part(below.epoch)
             self._cursors.on_inherited(below, start, is_early=is_early)
 
-    def _follow(self, route: Route, below: Route, behind: Iterable[Session]) -> None:
-        """Follow, in a zone that was cut, all that the edge followed in the zone around it."""
+    def _follow(
+        self, route: Route, below: Route, behind: Iterable[Session], *, is_early: bool = False
+    ) -> None:
+        """
+        Follow, in a zone that was cut, all that the edge followed in the zone around it.
+
+        `is_early`: all sessions read the zone's journal from its beginning (`_is_early`).
+        """
         position = below.position
+        if is_early:
+            if self._interests.touches(below.apex):
+                self._cursors.on_cut(route, below, self._cursors.all())
+            return
         if route.position is None or (position is not None and position.epoch >= below.epoch):
             return
         if below.port is not None:
