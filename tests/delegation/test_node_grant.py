@@ -304,6 +304,52 @@ def test_a_copy_is_not_served_at_the_epoch_that_it_had(disk: Disk, epoch: int) -
     )
 
 
+def test_a_copy_with_a_zone_that_had_come_back_keeps_its_other_delegations(disk: Disk) -> None:
+    """The copy was made between the commit of the hand-back and its place in the store."""
+    node_grant = disk.start()
+    hand_over(node_grant, 4)
+    loft, door = cut("garage/loft", 3, "loft"), cut("garage/door", 2, "door")
+    for known in (loft, door):
+        node_grant.table.commit(known)
+    node_grant.receive(arrived(2, apex="garage/door"))
+    end = LogPosition(JournalId("garage/door", 2), 7)
+    here = LogPosition(JournalId("garage", 4), 5)
+    node_grant.commit_hand_back(
+        "garage/door", EpochTransition(apex="garage/door", left=end, entered=here)
+    )
+    again = copied(disk, "garage", "home:1")
+    again.grant(6, [HOME])
+
+    assert (loft,) == again.table.cuts()
+    assert (4,) == again.lives
+    assert "garage/door" == disk.load().absorbing
+
+
+def test_a_copy_of_a_handover_hears_what_was_delegated_since(disk: Disk) -> None:
+    """Its later life was granted what the copy had prepared, and gave a part of it away."""
+    disk.start().receive(arrived(4, cut("garage/door", 3)))
+    loft = cut("garage/loft", 1, "loft")
+    again = copied(disk, "garage", "home:1")
+    again.grant(6, [HOME], below=[loft])
+    (passage,) = again.table.passages()
+
+    assert {cut("garage/door", 3), loft} == set(again.table.cuts())
+    assert (JournalId("garage", 4), JournalId("garage", 6)) == (
+        passage.left.part,
+        passage.entered.part,
+    )
+
+
+def test_a_copy_that_served_nothing_is_handed_a_zone_as_any_node(disk: Disk) -> None:
+    """No life has had the zone: no passage leads to it from an earlier epoch."""
+    disk.start()
+    again = copied(disk, "garage", "home:1")
+    again.receive(arrived(4))
+    again.grant(4, [HOME])
+
+    assert ((), ()) == (again.lives, again.table.passages())
+
+
 def test_a_copy_that_is_served_by_command_leaves_epochs_out(disk: Disk) -> None:
     """Nobody knows which ones its parent had granted."""
     hand_over(disk.start(), 4)

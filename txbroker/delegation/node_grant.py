@@ -121,12 +121,15 @@ class NodeGrant(GrantView):
         if not self.restored and epoch not in (0, self.epoch, self.prepared):
             raise PeerError(f"this node has nothing of epoch {epoch}")
         changes: dict[str, Any] = {}
-        if epoch > self.epoch and self._staged_zone is not None:
-            self.table.replace_all(self._staged_zone.subtree)
+        prepared, staged_zone = self.prepared, self._staged_zone
+        # A copy may have the state of a zone below that came back: that is not this zone's.
+        if epoch > self.epoch and prepared and staged_zone is not None:
+            self.table.replace_all(staged_zone.subtree)
             changes["absorbing"] = self.zone
-        elif self.restored and epoch:
+        if self.restored and epoch not in (0, prepared):
+            # The lives since the copy may have held the zone at the prepared epoch.
             self.table.recall(below)
-            changes.update(self._renewed(epoch))
+            changes.update(self._renewed(epoch, before=prepared or self.epoch))
         self._set(
             serving=epoch > 0,
             epoch=epoch or self.epoch,
@@ -146,7 +149,7 @@ class NodeGrant(GrantView):
         The zone gets an epoch that the parent, which is away, will not have granted.
         """
         epoch = self.epoch + self._skipped_epochs() + 1
-        changes = self._renewed(epoch) if self.holds else {}
+        changes = self._renewed(epoch, before=self.epoch) if self.holds else {}
         self._set(restored=False, epoch=epoch, **changes)
 
     def commit_hand_back(self, apex: str, transition: EpochTransition) -> None:
@@ -249,7 +252,7 @@ class NodeGrant(GrantView):
         (`is_reused`).
         """
         if self.parent is None and self.holds:
-            changes = self._renewed(self.epoch + 1)
+            changes = self._renewed(self.epoch + 1, before=self.epoch)
             self._set(epoch=self.epoch + 1, **changes)
 
     def skipped_epochs(self, apex: str) -> int:
@@ -364,18 +367,18 @@ class NodeGrant(GrantView):
 
     # internal
 
-    def _renewed(self, epoch: int) -> dict[str, Any]:
+    def _renewed(self, epoch: int, *, before: int) -> dict[str, Any]:
         """
-        Return the changes of state when the zone continues here at another epoch.
+        Return the changes of state when the zone continues here at another epoch than `before`.
 
         Offsets begin anew.
         """
         state = self._state
-        self.table.record_renewal(state.zone or "", state.epoch, epoch)
+        self.table.record_renewal(state.zone or "", before, epoch)
         self.table.reset_offsets()
         return {
             "begun": 0,
-            "lives": (*state.lives, state.epoch)[-LIVES:],
+            "lives": (*state.lives, before)[-LIVES:],
             "strays": tuple(attrs.evolve(s, epoch=s.epoch or state.epoch) for s in state.strays),
         }
 
