@@ -25,6 +25,7 @@ from txbroker.delegation.join_rules import JoinRefused
 from txbroker.delegation.peer_checks import AHEAD
 from txbroker.delegation.procedure import ReceiveMessage, SendMessage
 from txbroker.model.errors import PeerError
+from txbroker.model.log_position import JournalId
 
 KINDS = ("kill", "break", "full", "crowd")
 NODES = ("root", "child")
@@ -167,6 +168,40 @@ def test_a_refusal_counts_from_the_parent_alone(who: AnsweringNode | None, is_pa
 
     strange = ParentStrange(peer="" if who is None else who.node)
     assert end.value.value == (refused if is_parent else strange)
+
+
+def test_a_copy_that_had_confirmed_its_handover_goes_on_behind_its_later_life() -> None:
+    """
+    The copy was made before the grant, so it never held the epoch at which its later life served.
+
+    The zone below, which that life delegated, stays another node's. Edges that followed that life
+    find the epoch behind it, at the parent as at the child.
+    """
+    tree = join(seed=1)
+    root, child = tree.root, tree.child
+    while child.disk.received is None:
+        tree.clock.run(0.01)
+    copied, received = child.disk.state, child.disk.received
+    tree.clock.run(2.0)
+    before = child.zone.epoch
+    below = cut("z/y", 1, "below")
+    child.node_grant.table.commit(below)
+    child.node_grant.save()
+    assert root.node_grant.table.store_cuts_below("z", before, [below])
+    child.stop()
+    child.disk.state = attrs.evolve(copied, restored=True)
+    child.disk.received, child.disk.absorbed = received, ""
+    child.start()
+    tree.clock.run(HEALED)
+    lost, now = JournalId("z", before), JournalId("z", child.zone.epoch)
+    passages = [
+        {(p.left.part, p.entered.part) for p in node.node_grant.table.passages()}
+        for node in (root, child)
+    ]
+
+    assert (0, False) == (copied.epoch, copied.serving)
+    assert now.epoch > before and child.zone.accepts("z/x") and not child.zone.accepts("z/y")
+    assert [(lost, now) in some for some in passages] == [True, True]
 
 
 FAR = AHEAD + 9

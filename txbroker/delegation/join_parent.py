@@ -179,7 +179,7 @@ class JoinParent:
         if known is None:
             yield from self._renew_forgotten(renewed, below, announcement)
         elif known.cut != cut or known.below != below:
-            before = applicant.last_epoch if applicant.restored else 0
+            before = _epoch_before(applicant)
             node_grant.renew(cut, below, self._zone.offset, since=renewed.since, before=before)
             self._zone.announce(cut)
 
@@ -208,7 +208,7 @@ class JoinParent:
                 below,
                 zone.offset,
                 since=renewed.since,
-                before=applicant.last_epoch if applicant.restored else 0,
+                before=_epoch_before(applicant),
                 earlier=self._strays.earlier(granted_by or JournalId("", 0)),
             )
             retained = list(zone.retained.within(cut.apex))
@@ -247,6 +247,15 @@ class JoinParent:
             if cut.apex not in newest or newest[cut.apex].epoch < cut.epoch:
                 newest[cut.apex] = cut
         return tuple(newest.values())
+
+
+def _epoch_before(applicant: Applicant) -> int:
+    """
+    Return the last epoch that a restored copy knows of its zone; 0: the data is no copy.
+
+    Edges followed the life that was granted what the copy had only prepared.
+    """
+    return max(applicant.last_epoch, applicant.prepared) if applicant.restored else 0
 
 
 def report_over_limit(apex: str) -> Procedure[None]:

@@ -368,11 +368,7 @@ class NodeGrant(GrantView):
     # internal
 
     def _renewed(self, epoch: int, *, before: int) -> dict[str, Any]:
-        """
-        Return the changes of state when the zone continues here at another epoch than `before`.
-
-        Offsets begin anew.
-        """
+        """Return the changes of state when the zone goes on behind `before`, from offset 1 on."""
         state = self._state
         self.table.record_renewal(state.zone or "", before, epoch)
         self.table.reset_offsets()
