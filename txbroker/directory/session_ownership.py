@@ -151,6 +151,11 @@ class SessionOwnership:
                 if not one.confirmed:
                     yield client_id, one
 
+    def unconfirmed_taker(self, client_id: str, token: bytes) -> str | None:
+        """Return the node that got the copy `token`; None: the move is confirmed, or unknown."""
+        moves = (one for one in self._gone.get(client_id, ()) if one.token == token)
+        return next((one.node for one in moves if not one.confirmed), None)
+
     def is_awaited(self, client_id: str, is_member: Callable[[str], object]) -> bool:
         """True if a member may still ask this node for a session that moved to that member."""
         return any(is_member(one.node) for one in self._gone.get(client_id, ()))
