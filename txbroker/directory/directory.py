@@ -367,8 +367,10 @@ class Directory:
             if request.incarnation < arriving.incarnation:
                 return Busy()
             # A taker that knows this incarnation proves the release: nodes learn the incarnation
-            # only after it.
-            self.takeovers.adopt(client_id)
+            # only after it. Of a session that began beside the copy they learn before. The copy
+            # does not go with that session: what waits in it would come from its holder, too.
+            if not self.ownership.has_begun_beside(arriving, client_id):
+                self.takeovers.adopt(client_id)
         elif client_id in self.takeovers.busy and source < self.members.name:
             # Of two nodes that search for one client's session the lesser name yields: two refusals
             # would never end.

@@ -71,6 +71,8 @@ class DiscardAnswers:
         arriving = ownership.arriving.get(client_id)
         if arriving is not None and request.incarnation < arriving.incarnation:
             return Busy()
+        if arriving is not None and ownership.has_begun_beside(arriving, client_id):
+            return Busy()  # the copy may become a session, and is to end as well
         if arriving is not None:
             # An asker that knows this incarnation proves the release: nodes learn the incarnation
             # only after it.

@@ -201,6 +201,11 @@ class SessionOwnership:
             self._store_arriving(client_id, attrs.evolve(arriving, is_void=True))
         return max(one.incarnation for one in known if one is not None)
 
+    def has_begun_beside(self, arriving: ArrivingSession, client_id: str) -> bool:
+        """True if a session began here after the copy came: it may be known, the release is not."""
+        known = self.held.get(client_id), self.tombstone(client_id)
+        return any(one is not None and one.incarnation >= arriving.incarnation for one in known)
+
     def forget_gone(self, client_id: str) -> None:
         """Forget confirmed tombstones; a taker may still ask for the unconfirmed ones."""
         kept = tuple(one for one in self._gone.get(client_id, ()) if not one.confirmed)
@@ -319,12 +324,12 @@ class SessionOwnership:
     def adopt(self, client_id: str) -> OwnedSession:
         """Open a released copy, merged with a session that is here already."""
         arriving = self.arriving[client_id]
-        known = self.held.get(client_id)
+        known, gone = self.held.get(client_id), self.tombstone(client_id)
         away = (self._lived() - arriving.since) / 1e6
         self._host.adopt(client_id, arriving.state, arriving.incarnation, away)
-        owned = OwnedSession(
-            incarnation=arriving.incarnation, unasked=arriving.unasked, left=arriving.left
-        )
+        # A session that began beside the copy may have left: a start would drop one below it.
+        incarnation = max(arriving.incarnation, 0 if gone is None else gone.incarnation + 1)
+        owned = OwnedSession(incarnation=incarnation, unasked=arriving.unasked, left=arriving.left)
         if known is not None:
             self.thaw(client_id)
             owned = OwnedSession(
