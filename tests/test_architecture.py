@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
+from graphlib import TopologicalSorter
 
 import pytest
 
@@ -108,6 +109,12 @@ def test_arrows_point_downwards() -> None:
         for below in arrows(folder):
             assert order.index(below) < order.index(folder), f"{folder} -> {below}"
         assert folder not in reachable(folder)
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """`prepare` raises a `CycleError` that names the files."""
+    known = set(modules())
+    TopologicalSorter({one: known.intersection(imports(one)) - {one} for one in known}).prepare()
 
 
 def test_each_folder_is_in_the_table() -> None:
