@@ -242,3 +242,23 @@ def test_move_is_resolved_when_the_owners_keep_what_the_session_needs() -> None:
     assert [{ROOT: 1}] == told
     assert not unanswered
     assert transfer.is_resolved("c", "before")
+
+
+def test_session_that_moved_here_is_owed_a_zone_that_its_earlier_node_did_not_know() -> None:
+    """It reads the zone's part from the beginning, far behind what the marks let go of."""
+    before = bench_of()
+    subscribed(before, "#").leave()
+    state = SessionTransfer(before.edge, PublishBarrier(), MemoryTable(), MemoryTable()).freeze("c")
+    assert state is not None
+    bench = bench_of("a")
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    other = subscribed(bench, "#", name="other")
+    say(bench, 1, 5, "a/x")
+    other.got()
+    earlier = look(bench)["a"]
+    transfer.adopt("c", state, 2)
+    for apex in ("", "a"):
+        bench.answer(apex, "#")
+    bench.edge.low_water.check()
+
+    assert (5, 0) == (earlier[A], look(bench)["a"][A])

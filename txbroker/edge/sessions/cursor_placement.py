@@ -90,12 +90,20 @@ class CursorPlacement:
         """
         if cursor.part not in session.places.behind and cursor.part not in session.places.cut_off:
             cursor.offset = max(cursor.offset, session.places.taken.get(cursor.part, 0))
-            session.places.add(cursor)
-            self._low_water.lower((LogPosition(cursor.part, cursor.offset),))
+            self.put(session, cursor)
             if not session.clean:
                 self._session_store.save(session, urgent=False)
             if session.sink is not None:
                 self._backlog.wake(session)
+
+    def put(self, session: Session, cursor: Cursor) -> None:
+        """
+        Set the session behind at the cursor, and lower the marks of the cursor's part to it.
+
+        The stream may have passed the place long ago: owners trim what no mark retains.
+        """
+        session.places.add(cursor)
+        self._low_water.lower((LogPosition(cursor.part, cursor.offset),))
 
     def start_after(self, session: Session, left: LogPosition, part: JournalId) -> None:
         """Begin a cursor in a part that began when an earlier part had come to the place `left`."""

@@ -162,6 +162,7 @@ class Edge:
             SubscriptionSources(
                 zones=self.zones,
                 interests=self.interests,
+                cursors=self.cursors,
                 delivery=self.delivery,
                 sys=self.sys,
                 feeds=self.feeds,

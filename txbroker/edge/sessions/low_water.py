@@ -176,8 +176,8 @@ class LowWater:
         marks = self._marks or {}
         for session in self._sessions.values():
             for part, offset in session.needs():
-                mark = marks.get(part, offset)
-                ordered(self, 31, "mark <= need of a session", mark, offset)
+                words = f"mark <= need of {session.client_id} in {part}"
+                ordered(self, 31, words, marks.get(part, offset), offset)
         for told in self._told.values():
             numbers = [number for number, _ in told.sent]
             ordered(self, 31, "tellings grow", *numbers, told.number)

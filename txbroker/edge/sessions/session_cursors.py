@@ -104,9 +104,15 @@ class SessionCursors:
                 continue
             if not session.subscriptions.keys().isdisjoint(filters):
                 offset = max(route.position.offset, session.places.taken.get(route.part, 0))
-                session.places.add(Cursor(route.part, offset))
+                self.put(session, LogPosition(route.part, offset))
         self._session_store.mark_seen(session)
         self._session_store.save(session, urgent=False)
+
+    # from subscriptions
+
+    def put(self, session: Session, place: LogPosition) -> None:
+        """Set the session behind at the place, where it was not behind in that part."""
+        self._placement.put(session, Cursor(place.part, place.offset))
 
     # from the edge
 

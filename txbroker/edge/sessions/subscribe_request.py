@@ -24,7 +24,7 @@ from txbroker.edge.sessions.retained_feeds import Retained, RetainedFeeds, deliv
 from txbroker.model.log_position import LogPosition
 from txbroker.model.timers import Cancellable
 from txbroker.model.topics import is_within
-from txbroker.mqtt.session.cursor import Cursor, Subscription
+from txbroker.mqtt.session.cursor import Subscription
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.wire.message import Message
 
@@ -42,6 +42,7 @@ class SubscribeRequest:
       interrupted [MQTT-3.8.4-3].
     - `open`, `answered`: sets of (filter, apex).
     - `acknowledge`: sends the SUBACK; None if no SUBACK is due any more.
+    - `put`: sets the session behind at a place.
     - `commit`: runs an action when the subscriptions are durable, or at once for a clean session.
     - `note_pending`: gets the apexes of zones that the SUBACK does not wait for any longer.
     - `recording`: the delivery ledger, which records where subscriptions begin.
@@ -59,6 +60,7 @@ class SubscribeRequest:
     zoned: frozenset[str]
     fresh: frozenset[str]
     acknowledge: Callable[[], None] | None
+    put: Callable[[Session, LogPosition], None]
     commit: Callable[[Callable[[], None]], None]
     feeds: RetainedFeeds
     open: FilterZonePairs = attrs.Factory(FilterZonePairs)
@@ -121,9 +123,9 @@ class SubscribeRequest:
             # The zone was cut or came back during the move, so the session has no cursor there. The
             # filter's own start excludes earlier records.
             offset = max(session.places.taken.get(place.part, 0), since)
-            session.places.add(Cursor(place.part, offset))
+            self.put(session, LogPosition(place.part, offset))
         if session.sink is None and place.part not in session.places.behind:
-            session.places.add(Cursor(place.part, place.offset))
+            self.put(session, place)
         self.feeds.start(session, subscription, retained, partial(self.deliver_shown, subscription))
         if self.acknowledge is None:
             if self.recording is not None and topic_filter in self.fresh:

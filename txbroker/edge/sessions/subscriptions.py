@@ -20,6 +20,7 @@ from txbroker.edge.sessions.delivery import Delivery
 from txbroker.edge.sessions.interests import Interests
 from txbroker.edge.sessions.ledger_writer import LedgerWriter
 from txbroker.edge.sessions.retained_feeds import RetainedFeeds, deliver_once
+from txbroker.edge.sessions.session_cursors import SessionCursors
 from txbroker.edge.sessions.session_store import SessionStore
 from txbroker.edge.sessions.subscribe_request import SubscribeRequest
 from txbroker.edge.sessions.sys_tree import SysTree
@@ -34,10 +35,11 @@ from txbroker.runtime.deadlines import Deadlines
 
 @attrs.frozen(kw_only=True)
 class SubscriptionSources:
-    """From where the messages of a subscription come: zones, this node, retained ones."""
+    """From where the messages of a subscription come: zones, journals, this node, retained ones."""
 
     zones: ResolverCache
     interests: Interests
+    cursors: SessionCursors
     delivery: Delivery
     sys: SysTree
     feeds: RetainedFeeds
@@ -64,6 +66,7 @@ class Subscriptions:
         self._session_store = session_store
         self._patience = Deadlines(parts.timers)
         self._feeds = sources.feeds
+        self._put = sources.cursors.put
         self._reporter = parts.reporter
 
     # from connections
@@ -229,6 +232,7 @@ class Subscriptions:
             zoned=frozenset(f for f in subscriptions if not is_sys(f)),
             fresh=fresh,
             acknowledge=acknowledge,
+            put=self._put,
             commit=lambda action: self._commit(session, action),
             feeds=self._feeds,
             count=len(subscriptions),
