@@ -181,6 +181,7 @@ def test_a_reader_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
         for one in fill_more(log, 500)
     ]
     found += [next(reader) for _ in range(150)]
+    log.sync()
     log.trim(made[140].last)
     found += reader
 
@@ -422,6 +423,7 @@ def test_trimming_drops_whole_segments(tmp_path: Path) -> None:
     """Those of entries up to the one named; the last one stays in any case."""
     log = opened(tmp_path, segment_bytes=65536)
     made = fill(log, 1000, 1000)
+    log.sync()
     size, names = log.size, sorted(log.folder.glob("*.log"))
     third = int(names[2].stem)
 
@@ -709,6 +711,8 @@ def test_trimming_and_closing_while_a_sync_runs(
 ) -> None:
     """Files that the sync works on stay open for it."""
     log = opened(tmp_path, segment_bytes=65536)
+    fill(log, 200, 1000)
+    log.sync()
     fill(log, 200, 1000)
     fdatasync = os.fdatasync
 

@@ -100,6 +100,7 @@ def test_a_hole_at_the_beginning_is_no_loss(tmp_path: Path) -> None:
 
 def trimmed(log: SegmentLog) -> int:
     """Let the first half go."""
+    log.sync()
     log.trim(log.next // 2)
     assert log.first > 1
     return log.first

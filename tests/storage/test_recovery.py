@@ -431,6 +431,32 @@ def test_a_file_that_cannot_be_read_is_no_corruption(
         reopened(log)
 
 
+# -- trims
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trim_keeps_what_a_loss_of_power_goes_back_to(tmp_path: Path, seed: int) -> None:
+    """Of a segment that no sync has covered nothing may be left: no number is given again."""
+    log = opened(tmp_path, segment_bytes=65536)
+    write_synced(log, bytes(40_000))
+    synced = snapshot(log.folder)
+    write_together(log, bytes(40_000))
+    log.trim(1)
+    crash(log.folder, synced, random.Random(seed))
+
+    for _ in range(2):
+        assert reopened(log)[0].next >= 2
+
+
+def test_a_sync_lets_a_trim_go_on(tmp_path: Path) -> None:
+    log = opened(tmp_path, segment_bytes=65536)
+    write_together(log, bytes(40_000), bytes(40_000))
+    kept = log.trim(1)
+    log.sync()
+
+    assert (0, 2) == (kept, log.trim(1) and log.first)
+
+
 # -- verify
 
 
@@ -438,6 +464,7 @@ def test_verify_goes_in_small_steps(tmp_path: Path) -> None:
     """And does not mind what is appended and trimmed meanwhile."""
     log = opened(tmp_path, segment_bytes=1_000_000)
     fill(log, 3000, 2000)
+    log.sync()
     steps = log.verify()
     next(steps)
     log.trim(1000)

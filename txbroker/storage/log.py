@@ -105,8 +105,8 @@ class SegmentLog(LogReader):
         self._noting = threading.Lock()
         self._dirty: dict[OpenFile, None] = {}
         self._dirty_folder: OpenFile | None = None
-        self._newest = self._segments[-1].first if self._segments else 0
-        self._safe = 0  # the newest segment that was synced since the log was opened
+        # The newest segment, and the newest one that is durable: a start has synced what it found.
+        self._newest = self._safe = self._segments[-1].first if self._segments else 0
         self._told = 0  # the newest segment written to `newest_segment` since then
         self._failure: StoreError | None = None
         # The `synced` field of the batches of a failed write. A retry must repeat every byte. A
@@ -348,10 +348,11 @@ class SegmentLog(LogReader):
         """
         Delete whole segments of entries up to `through`; return the bytes freed.
 
-        The last segment always stays. Raises `StoreError`.
+        The last segment always stays, as does one before a segment that no sync has covered: a loss
+        of power may take the latter, and with it all numbers that were given. Raises `StoreError`.
         """
-        freed = 0
-        while len(self._segments) > 1 and self._segments[1].first <= through + 1:
+        freed, latest = 0, min(through + 1, self._safe)
+        while len(self._segments) > 1 and self._segments[1].first <= latest:
             segment = self._segments[0]
             try:
                 segment.path.unlink(missing_ok=True)
