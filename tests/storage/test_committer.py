@@ -498,6 +498,26 @@ def test_a_sync_that_runs_while_the_disk_gets_full_counts(
     assert [] == bench.end_turn() + bench.later(1)
 
 
+def test_what_went_on_before_the_disk_got_full_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for that. A loss of power on a full disk takes no more than on another one."""
+    bench = Bench(tmp_path, Durability.INTERVAL)
+    bench.stage(bench.a, "1")
+    assert ["a written", "1"] == bench.end_turn()
+    disk = Disk(monkeypatch)
+    bench.stage(bench.b, "2")
+    assert ["full True True"] == bench.end_turn()
+
+    bench.later(RETRY)
+    assert (1, True) == (len(bench.work), bench.committer.is_full)
+    assert ["a synced"] == bench.sync()
+    bench.later(RETRY * 5)
+    assert [] == bench.work
+    disk.room = 1_000_000
+    assert ["b written", "full False False", "2"] == bench.later(RETRY)
+
+
 # -- a broken disk
 
 

@@ -410,6 +410,8 @@ class Committer:
             self.is_full = False
             self._events.on_full(False, "")
             self._mark_dirty(self)
+        elif self.is_full and not self._is_memory:
+            self._sync()  # With `interval`, this attempt took the place of the sync's alarm.
         self._end_turn()
 
     def _release(self, actions: deque[_Action]) -> None:
