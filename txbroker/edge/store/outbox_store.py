@@ -119,6 +119,12 @@ class OutboxEntryLog:
                 entries.append(OutboxEntry(record.offset, message, sent))
                 room -= message.size
             through = batch.first + skip + limit - 1
+            if through < last:
+                break
+        else:
+            # Behind the last batch is a hole at most, which a repair has left. A drain that did not
+            # pass it would keep all that comes later.
+            through = max(through, self.durable)
         return OutboxChunk(entries, through)
 
     def trim(self, through: int) -> None:
