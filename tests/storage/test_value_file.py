@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -57,3 +58,27 @@ def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
     attic.close()
     with pytest.raises(StoreError):
         bytes(kept)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "shorter", "broken"])
+def test_a_damaged_value_is_never_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """The node ends: the next start takes the value from the log."""
+    told: list[str] = []
+    attic = ValueFile(tmp_path, on_failed=lambda error: told.append(str(error)))
+    kept = attic.store(bytes(LONG))
+    if damage == "flipped":
+        os.pwrite(attic._file, b"\1", 100)
+    elif damage == "shorter":
+        os.ftruncate(attic._file, LONG - 1)
+    else:
+        monkeypatch.setattr(os, "pread", broken)
+
+    with pytest.raises(StoreError) as raised:
+        bytes(kept)
+    assert [str(raised.value)] == told
+
+
+def broken(fd: int, size: int, position: int) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -145,7 +145,7 @@ class DataDirectory:
         )
         self._on_failed = events.on_failed
         self._scan = self._verify()
-        self.attic = ValueFile(data)
+        self.attic = ValueFile(data, events.on_failed)
         self.tables = LogTables(
             self._tables_log, self.committer, wall, keeps={RETAINED: self.attic.store}
         )

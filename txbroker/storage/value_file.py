@@ -4,6 +4,9 @@ SHELL: places long, rarely read values in a file instead of memory.
 The file has no name and ends with the process; the log holds the durable values. A value occupies
 its place while a reference exists. Then the disk regains the room at once, and the next value of
 about that size reuses the place.
+
+A value is checked when it is read. Otherwise a damaged one is delivered, and the next cleaning of
+the tables makes it durable.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import ctypes
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 from txbroker.model.errors import StoreError
 from txbroker.model.stored_value import StoredValue
@@ -31,11 +36,18 @@ _libc = ctypes.CDLL(None)
 
 
 class ValueFile:
-    """The file of long values of one data folder, created at its first use."""
+    """
+    The file of long values of one data folder, created at its first use.
 
-    def __init__(self, folder: Path) -> None:
+    `on_failed` hears of a value that cannot be read: the node must end.
+    """
+
+    def __init__(
+        self, folder: Path, on_failed: Callable[[StoreError], None] = lambda _: None
+    ) -> None:
         self.held = 0
         self._folder = folder
+        self._on_failed = on_failed
         self._file = -1
         self._end = 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size
@@ -63,17 +75,24 @@ class ValueFile:
             return value
         self._end = max(self._end, at + size)
         self.held += size
-        return _Kept(self, at, len(value))
+        return _Kept(self, at, len(value), crc32(value))
 
-    def read(self, at: int, length: int) -> bytes:
-        """Read a value; raises `StoreError` if the disk fails or the file is too short."""
+    def read(self, at: int, length: int, check: int) -> bytes:
+        """Read a value with the checksum `check`; raises `StoreError` if the disk fails."""
+        if self._file < 0:
+            raise StoreError(f"{self._folder}: the file of long values is closed")
         try:
             found = os.pread(self._file, length, at)
         except OSError as error:
-            raise StoreError(f"{self._folder}: a long value cannot be read: {error}") from error
-        if len(found) != length:
-            raise StoreError(f"{self._folder}: a long value is not there any more")
+            raise self._fail(f"cannot be read: {error.strerror}") from error
+        if crc32(found) != check:
+            raise self._fail("is not there any more; the log has it: start again")
         return found
+
+    def _fail(self, what: str) -> StoreError:
+        error = StoreError(f"{self._folder}: a retained message {what}")
+        self._on_failed(error)
+        return error
 
     def close(self) -> None:
         """Close the file at the end of the node; its values are lost."""
@@ -104,18 +123,19 @@ class ValueFile:
 class _Kept:
     """A value whose bytes are in the file."""
 
-    __slots__ = ("_at", "_attic", "_length")
+    __slots__ = ("_at", "_attic", "_check", "_length")
 
-    def __init__(self, attic: ValueFile, at: int, length: int) -> None:
+    def __init__(self, attic: ValueFile, at: int, length: int, check: int) -> None:
         self._attic = attic
         self._at = at
         self._length = length
+        self._check = check
 
     def __len__(self) -> int:
         return self._length
 
     def __bytes__(self) -> bytes:
-        return self._attic.read(self._at, self._length)
+        return self._attic.read(self._at, self._length, self._check)
 
     def __del__(self) -> None:
         self._attic.free(self._at, self._length)
