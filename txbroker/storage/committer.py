@@ -121,6 +121,7 @@ class Committer:
         self._logs: dict[SegmentLog, None] = {}
         self._first: SegmentLog | None = None
         self._before_write: dict[_Action, None] = {}
+        self._last_before_write: dict[_Action, None] = {}
         self._put_off: dict[_Action, None] = {}
         self._staged: dict[SegmentLog, None] = {}
         self._unsynced: dict[SegmentLog, None] = {}  # logs written after the running sync began
@@ -164,9 +165,14 @@ class Committer:
         self._staged[log] = None
         self._mark_dirty(self)
 
-    def before_write(self, action: _Action) -> None:
-        """Call `action` once at the end of the turn, before the logs are written; it may stage."""
-        self._before_write[action] = None
+    def before_write(self, action: _Action, *, is_last: bool = False) -> None:
+        """
+        Call `action` once at the end of the turn, before the logs are written; it may stage.
+
+        `is_last`: True if `action` must run behind all actions that are not, those included that
+        they ask for. It stages what they change as one batch, of which a crash leaves all or none.
+        """
+        (self._last_before_write if is_last else self._before_write)[action] = None
         self._mark_dirty(self)
 
     def before_later_write(self, action: _Action) -> None:
@@ -312,9 +318,11 @@ class Committer:
     # -- internal
 
     def _gather(self) -> None:
-        while self._before_write or self._put_off:
+        while self._before_write or self._put_off or self._last_before_write:
             actions = {**self._put_off, **self._before_write}
             self._put_off, self._before_write = {}, {}
+            if not actions:
+                actions, self._last_before_write = self._last_before_write, {}
             self._run(actions)
 
     def _write_group(self) -> None:

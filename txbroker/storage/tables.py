@@ -229,7 +229,7 @@ class LogTables:
     def _mark(self) -> _Group:
         """Register a change for the next write of the log, and return its group."""
         if len(self._pending) == 1:
-            self._committer.before_write(self._stage)
+            self._committer.before_write(self._stage, is_last=True)
         if self._group.last < UNSTAGED and not self._log.staged:
             self._group = _Group()
         self._group.last = UNSTAGED
