@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -293,6 +295,30 @@ def test_a_hole_is_passed_in_one_step(tmp_path: Path) -> None:
     assert 1 == part.read(0, 1, through=512, bound=far).through
     (record,) = part.read(far - 1, through=far + 1).records
     assert far == record.offset
+
+
+def test_a_part_that_cannot_be_dropped_now_is_dropped_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is only gone from memory comes back with the next start."""
+    store = Store(tmp_path)
+    store.part().append(message("a"), LIVE, 1, time=0)
+    store.end_turn()
+    with monkeypatch.context() as full:
+        full.setattr(os, "rename", no_room)
+        with pytest.raises(StoreError, match="cannot be deleted: No space left on device"):
+            store.journals.drop(KEY)
+    kept = store.journals.get(KEY)
+    assert kept is not None
+    assert [b"a"] == [record.message.payload for record in kept.read(0).records]
+
+    store.journals.drop(KEY)
+    store.start()
+    assert not store.journals.parts
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_drop_or_a_beginning_cut_short_leaves_nothing(tmp_path: Path) -> None:

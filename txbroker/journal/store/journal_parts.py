@@ -357,7 +357,7 @@ class Journals:
         found = self.parts.get(key)
         if found is not None:
             return found
-        folder = part_folder(self._folder, key)
+        folder = self.folder_of(key)
         meta = PartMeta(key=key, predecessor=predecessor)
         try:
             make_folder(folder)
@@ -375,7 +375,7 @@ class Journals:
         meta = load(folder, self._data)
         if meta is None:
             raise StoreError(f"{folder}: holds no part of a journal")
-        target = part_folder(self._folder, meta.key)
+        target = self.folder_of(meta.key)
         try:
             if meta.key in self.parts:
                 part_folders.delete(folder)
@@ -391,13 +391,21 @@ class Journals:
         """Return the part, if this node has it."""
         return self.parts.get(key)
 
+    def folder_of(self, key: JournalId) -> Path:
+        """Return the folder of a part, whether the node has it or not."""
+        return part_folder(self._folder, key)
+
     def drop(self, key: JournalId) -> None:
-        """Delete a part with all its records; raises `StoreError`."""
-        part = self.parts.pop(key)
-        part.discard()
-        folder = part.log.folder
+        """
+        Delete a part with all its records; raises `StoreError`.
+
+        A part whose folder cannot be set aside stays: the next start would bring it back.
+        """
+        folder = self.parts[key].log.folder
         try:
-            part_folders.delete(folder)
+            gone = part_folders.set_aside(folder)
+            self.parts.pop(key).discard()
+            part_folders.clear(gone)
         except OSError as error:
             raise StoreError(f"{folder}: cannot be deleted: {error.strerror}") from error
 

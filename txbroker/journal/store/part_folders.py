@@ -27,11 +27,20 @@ def is_dropped(name: str) -> bool:
 
 def delete(folder: Path) -> None:
     """Delete the folder of a part with all its files; raises `OSError`."""
+    clear(set_aside(folder))
+
+
+def set_aside(folder: Path) -> Path:
+    """Give the folder of a part its name as a dropped one; return it. Raises `OSError`."""
     gone = folder.with_name(folder.name + _DROPPED)
     if gone.exists():
         shutil.rmtree(gone)  # left by an earlier delete that a disk failure interrupted
-    folder.rename(gone)
-    sync_folder(folder.parent)
+    return folder.rename(gone)
+
+
+def clear(gone: Path) -> None:
+    """Delete a folder that was set aside; raises `OSError`, and the next start deletes the rest."""
+    sync_folder(gone.parent)
     shutil.rmtree(gone)
 
 
