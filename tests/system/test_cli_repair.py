@@ -160,6 +160,23 @@ def test_a_removed_folder(node: NodeProcess, name: str, is_clean: bool) -> None:
     assert f"Error: {node.data / name}: missing; restore it from a backup" in done.stderr
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("name", ["%2E", "%2E/1"])
+def test_a_removed_part(node: NodeProcess, name: str, is_clean: bool) -> None:
+    """An empty one in its place would pass for a part whose records were all trimmed."""
+    node.terminate() if is_clean else node.kill()
+    shutil.rmtree(node.data / "journal" / name)
+
+    for _ in range(2):
+        node.start(ready=False)
+        assert 1 == node.wait()
+        reason = str(node.wait_event("node.refused")["reason"])
+        assert reason == (
+            f"{node.data}/journal/%2E/1: this folder is missing; restore it from a backup, or use"
+            " another `data` folder"
+        )
+
+
 def test_a_removed_state(node: NodeProcess) -> None:
     """A new state beside the logs would know of no delegation, without a word."""
     node.kill()

@@ -51,9 +51,13 @@ class OffsetReservation:
         self._offset = 0
         self.ample = 0
 
+    def is_of(self, epoch: int) -> bool:
+        """True if the stored bound is of the part of this epoch, which was durable before."""
+        return self._known().epoch == epoch
+
     def open(self, part: JournalPart) -> None:
         """Continue a part above every offset that may have been assigned before."""
-        known = state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
+        known = self._known()
         is_same = known.epoch == part.key.epoch
         # A system without boot ids counts as restarted: otherwise a crash of the machine could pass
         # unnoticed.
@@ -80,6 +84,10 @@ class OffsetReservation:
     def close(self, part: JournalPart) -> None:
         """Store the exact end: each assigned offset is in the journal or in a known hole."""
         self._put(part.next - 1, is_exact=True)
+
+    def _known(self) -> state_pb2.StoredCeiling:
+        """Return the stored bound; epoch 0 if none exists."""
+        return state_pb2.StoredCeiling.FromString(self._table.get(_KEY) or b"")
 
     def _raise(self, offset: int) -> None:
         self._put(offset + BLOCK, is_exact=False)

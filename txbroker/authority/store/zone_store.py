@@ -29,6 +29,7 @@ from txbroker.journal.store.journal_parts import JournalPart
 from txbroker.journal.store.retention import Retention
 from txbroker.journal.zone_journal import JournalChunk, ZoneState
 from txbroker.model.counters import Counters
+from txbroker.model.errors import StoreError
 from txbroker.model.invariant import holds, ordered
 from txbroker.model.log_position import JournalHolder, JournalId, LogPosition
 from txbroker.model.publish_run import PublishRun
@@ -119,6 +120,7 @@ class ZoneStore:
     def open(self, epoch: int, predecessor: LogPosition | None) -> ZoneState:
         """Begin the part of this epoch, or continue an existing one; raises `StoreError`."""
         key = JournalId(self._zone, epoch)
+        self._require_part(key)
         known = self.checkpoint.epoch
         own = self._journals.get(JournalId(self._zone, known))
         if predecessor is None and own is not None and self._journals.get(key) is None:
@@ -277,6 +279,21 @@ class ZoneStore:
         self._ceiling.check(part)
 
     # internal
+
+    def _require_part(self, key: JournalId) -> None:
+        """
+        End the node if the part is missing although its offsets were given; raises `StoreError`.
+
+        A new part in its place would pass for one whose records were all trimmed.
+        """
+        if self._journals.get(key) is None and self._ceiling.is_of(key.epoch):
+            folder = self._journals.folder_of(key)
+            error = StoreError(
+                f"{folder}: this folder is missing; restore it from a backup, or use another `data`"
+                " folder"
+            )
+            self._data_directory.fail(error)
+            raise error
 
     def _reserve(self, offset: int) -> None:
         if offset > self._ceiling.ample:
