@@ -49,7 +49,8 @@ class NodeGrant(GrantView):
     `draw(n)` returns a random number below n that no other node can guess.
 
     `life` tells this process from any other process that has, or had, the same data. A copied
-    folder has the identity and the incarnation of the first one.
+    folder has the identity and the incarnation of the first one. `undone` counts the failed saves:
+    each has taken back all changes of the table that were not saved.
 
     Invariant: lives <= epoch, each at most the next; a zone is served at an epoch from 1 on.
     Invariant: the cuts of `table` are those of the state that was saved last.
@@ -71,6 +72,7 @@ class NodeGrant(GrantView):
         )
         super().__init__(state, grpc, parent, folder.incoming.load())
         self.life = f"{draw(1 << 64):016x}"
+        self.undone = 0
         self._folder = folder
         self._draw = draw
         self._is_fencing = False
@@ -384,6 +386,7 @@ class NodeGrant(GrantView):
             self._folder.save(state)
         except StoreError:
             self.table.restore(self._state.table)
+            self.undone += 1
             raise
         self._state = state
         run_all(self._on_change)

@@ -44,7 +44,7 @@ class ChildStreams:
         self._tasks = base.tasks
         self._flush_queue = base.flush_queue
         self._told_lineage: tuple[ZoneCut, ...] = ()
-        self._saving = GrantSaver(base.node_grant, base.tasks)
+        self._saving = GrantSaver(base.node_grant, base.tasks, on_undone=self._end_all)
         base.node_grant.when_changed(self._tell_lineage)
         base.members.when_changed(self._tell_all_members)
 
@@ -120,6 +120,11 @@ class ChildStreams:
             log_limited(log.warning, "zones.over_limit", kind=apex, zone=apex, limit=APEXES)
         if table.store_cuts_below(apex, child.epoch, kept):
             self._saving.save_soon()
+
+    def _end_all(self) -> None:
+        """End all streams: a child that joins anew repeats the cuts below it."""
+        for child in self.children.values():
+            child.send(None)
 
     def _tell_all_members(self) -> None:
         for child in self.children.values():

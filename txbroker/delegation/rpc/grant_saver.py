@@ -2,13 +2,15 @@
 SHELL: saves several changes of the node grant together.
 
 A child's report of cuts far below decides nothing, and the child repeats the report to a parent
-that restarted. So such a report may wait for the next save, where the grant is large.
+that restarted. So such a report may wait for the next save, where the grant is large. A save that
+fails meanwhile, of whatever change, takes the report back, and the child has to repeat it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.model.errors import StoreError
@@ -22,11 +24,18 @@ REST = 10
 
 
 class GrantSaver:
-    """Saves the node grant soon: at once if the last save is long past."""
+    """
+    Saves the node grant soon: at once if the last save is long past.
 
-    def __init__(self, node_grant: NodeGrant, tasks: Tasks) -> None:
+    `on_undone` runs when changes that waited were taken back.
+    """
+
+    def __init__(
+        self, node_grant: NodeGrant, tasks: Tasks, *, on_undone: Callable[[], None]
+    ) -> None:
         self._node_grant = node_grant
         self._tasks = tasks
+        self._on_undone = on_undone
         self._due = 0.0
         self._is_waiting = False
 
@@ -42,15 +51,17 @@ class GrantSaver:
             self._save()
             return
         self._is_waiting = True
-        self._tasks.start(self._save_later(wait))
+        self._tasks.start(self._save_later(wait, self._node_grant.undone))
 
-    async def _save_later(self, wait: float) -> None:
+    async def _save_later(self, wait: float, undone: int) -> None:
         await asyncio.sleep(wait)
         self._is_waiting = False
         try:
             self._save()
         except StoreError as error:
             log.error("state.write_failed", reason=str(error))
+        if self._node_grant.undone > undone:
+            self._on_undone()
 
     def _save(self) -> None:
         begun = time.monotonic()
