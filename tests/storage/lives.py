@@ -198,6 +198,8 @@ class Life:
         self.told.asked_value += 1
         value = self.told.asked_value
         self.table.put(b"k", value.to_bytes(8))
+        # Others change tables as late as this: sessions do.
+        self.disk.committer.before_write(lambda: self.table.put(b"late", value.to_bytes(8)))
         said: dict[tuple[JournalId, int], bytes] = {}
         for size in sizes:
             payload = random.Random(value).randbytes(size)
@@ -384,6 +386,7 @@ def _check(data: Path, told: Promises) -> None:
     assert told.state <= life.found <= told.asked_state
     value = int.from_bytes(life.table.get(b"k") or b"")
     assert told.value <= value <= told.asked_value, "the table"
+    assert life.table.get(b"k") == life.table.get(b"late"), "half of a turn"
     parts = life.disk.journals.parts
     for key in {key for key, _ in told.records} - told.dropped:
         found = {}
