@@ -68,11 +68,11 @@ pipeline: $(WHOLE)
 		$(if $(READINGS),--csv $(READINGS))
 
 test: $(WHOLE) $(CLASSES)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # The same with the core's reference in Python.
 test-pure: $(WHOLE) $(CLASSES)
-	TXBROKER_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	TXBROKER_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Beside Mosquitto and nats-server, which Debian's packages bring; minutes. Writes docs/performance.md.
 bench: install build/load

