@@ -59,6 +59,8 @@ class SessionCursors:
         self.followed: dict[JournalId, int] = {}
         # see `on_forgotten_cut`; at most as many as this node delegates
         self._found: set[JournalId] = set()
+        # see `on_unseen_cut`; until their owners are linked, or they end
+        self._unseen: set[JournalId] = set()
         self._sessions = sessions
         self._zones = zones
         self._interests = interests
@@ -125,6 +127,9 @@ class SessionCursors:
         """
         if part in self.followed or part in self._found:
             return False
+        if part in self._unseen:
+            self._unseen.discard(part)
+            return True
         place = predecessor.offset
         met = self._met.get(predecessor.part, place)
         if met >= place and self.followed.get(predecessor.part, place + 1) <= place:
@@ -163,6 +168,18 @@ class SessionCursors:
         for session in behind:
             if self._placement.is_interested(session, below.apex):
                 self._placement.start_after(session, here, below.part)
+
+    def on_unseen_cut(self, route: Route, below: Route) -> None:
+        """
+        Begin cursors where the stream of `route` stands: it is away, and the resolver told a cut.
+
+        The filters move to the zone of `below`. So no stream brings what lies before the cut.
+        """
+        assert route.position is not None
+        for session in self._placement.interested(below.apex):
+            if self._placement.is_interested(session, route.apex):
+                self._unseen.add(below.part)
+                self._placement.start(session, Cursor(route.part, route.position.offset))
 
     def on_restored(self, part: JournalId) -> None:
         """
@@ -267,6 +284,7 @@ class SessionCursors:
         behind.
         """
         ended = route.part
+        self._unseen.discard(ended)
         if route.position is None:
             if ended in self.followed:  # earlier: interested sessions have cursors since the start
                 self._session_store.on_ended(ended)

@@ -148,6 +148,8 @@ class ZoneChanges:
             known = before.get(cut.apex)
             if known is None or known.epoch != cut.epoch:
                 start = None if follow else self._inherited_at(route, below)
+                if not follow and self._is_unseen(route, below):
+                    self._cursors.on_unseen_cut(route, below)
                 is_early = self._is_early(below) and (follow or start is not None)
                 self._interests.on_cut(route, below, is_read=is_early)
                 self._resume(below)
@@ -272,6 +274,11 @@ class ZoneChanges:
         if route.port is not None or not is_new or position is None or start is None:
             return None
         return LogPosition(route.part, start) if position.offset <= start else None
+
+    def _is_unseen(self, route: Route, below: Route) -> bool:
+        """True if the stream from above is away, and nobody has told where the zone was cut."""
+        is_followed = route.port is None and route.position is not None
+        return is_followed and below.position is None and below.start_offset(route.part) is None
 
     def _inherit(self, below: Route, start: LogPosition, *, is_early: bool) -> None:
         """Follow a zone from its beginning: it was cut at this place of the zone above."""
