@@ -184,6 +184,22 @@ class Interests:
         """
         return any((topic_filter, apex) in one.open for one in self.of(session))
 
+    def awaits_places(self, session: object) -> bool:
+        """True if the session moved here, and a zone has still to answer how far it has come."""
+        return any(one.is_moved and one.open for one in self.of(session))
+
+    def owed_since(self, session: object, route: Route) -> int | None:
+        """
+        Return the offset above which a session that moved here is owed the records of the zone.
+
+        None: the zone has answered, so the session follows its stream.
+        """
+        moved = (one for one in self.of(session) if one.is_moved)
+        return min(
+            (route.since(one) for request in moved for one in request.open.of(route.apex)),
+            default=None,
+        )
+
     # from owners
 
     def on_answer(self, route: Route, request: int, offset: int, retained: Retained) -> None:

@@ -105,7 +105,8 @@ class SessionCursors:
             if route.part in session.places.behind:
                 continue
             if not session.subscriptions.keys().isdisjoint(filters):
-                offset = max(route.position.offset, session.places.taken.get(route.part, 0))
+                offset = self._stands_at(session, route, route.position.offset)
+                offset = max(offset, session.places.taken.get(route.part, 0))
                 self.put(session, LogPosition(route.part, offset))
         self._session_store.mark_seen(session)
         self._session_store.save(session, urgent=False)
@@ -373,6 +374,13 @@ class SessionCursors:
         self._placement.gate_at(session, left.part, entered)
         return entered.part in session.places.behind
 
+    def follows_now(self, part: JournalId) -> bool:
+        """True if this edge follows the part, and nobody has announced its end."""
+        route = self._zones.get(part.zone)
+        if route is None or route.position is None:
+            return False
+        return route.part == part and not route.is_over
+
     def resume_part(self, part: JournalId) -> None:
         """
         Begin cursors for sessions that have set the part aside: the node that has it is reachable
@@ -401,7 +409,8 @@ class SessionCursors:
                 if began is None and not session.clean:
                     self._placement.record_start(session, filters, LogPosition(part, start))
                 if session.sink is None:
-                    self._placement.start(session, Cursor(part, start))
+                    offset = self._stands_at(session, route, start)
+                    self._placement.start(session, Cursor(part, offset))
         self.wake()
 
     def wake(self) -> None:
@@ -468,6 +477,15 @@ class SessionCursors:
 
     def _start_returned(self, session: Session, entered: LogPosition) -> None:
         self._placement.start_returned(session, entered, self._stood_at(entered.part))
+
+    def _stands_at(self, session: Session, route: Route, followed: int) -> int:
+        """
+        Return where the session stands in a part that this edge has `followed` so far.
+
+        A session that moved here may have missed all of a part that its earlier node did not know.
+        """
+        since = self._interests.owed_since(session, route)
+        return followed if since is None else since
 
     def _stood_at(self, part: JournalId) -> int | None:
         """Return how far this edge followed the part, if it did and may follow it again."""

@@ -40,14 +40,13 @@ class TransitionLog:
         Follow an owner's last transitions that are new; return the parts that are over by them.
         """
         transitions = tuple(told)
-        self._known.update(dict.fromkeys(transitions))
+        self._know(transitions)
         news = [transition for transition in transitions if not self._has_gone_through(transition)]
         for transition in news:
             is_alone = not any(p.affects(transition.apex) for p in news if p is not transition)
             self._cursors.on_passage(transition, is_alone=is_alone)
         for transition in news:
             self._session_store.stored.note_transition(_name(transition))
-        _forget_oldest(self._known)
         return [transition.left.part for transition in news if transition.is_return]
 
     def on_restored(self, part: JournalId) -> None:
@@ -85,6 +84,7 @@ class TransitionLog:
         The rest of the part may come much later, and from its own stream or from another node.
         """
         transition = EpochTransition(apex=part.zone, left=LogPosition(part, FOREVER), entered=place)
+        self._know((transition,))
         if not self._has_gone_through(transition):
             self._cursors.on_passage(transition, is_alone=False)
             self.record_start(part, is_return=True)
@@ -97,12 +97,19 @@ class TransitionLog:
         begun: set[JournalId] = set()
         for transition in self._known:
             # A session at the last offset of a part that goes on may have followed already. To
-            # follow again would deliver the new part's records twice.
-            at_end = transition.is_return or transition.left.part in begun
+            # follow again would deliver the new part's records twice. In a part that this edge
+            # follows now such a session would have its place.
+            entered = transition.entered.part
+            is_now = self._cursors.follows_now(entered)
+            at_end = transition.is_return or transition.left.part in begun or is_now
             if self._cursors.follow(session, transition, at_end=at_end):
-                begun.add(transition.entered.part)
+                begun.add(entered)
         for part in self._restored.values():
             self._cursors.follow_part(session, part)
+
+    def _know(self, transitions: Iterable[EpochTransition]) -> None:
+        self._known.update(dict.fromkeys(transitions))
+        _forget_oldest(self._known)
 
     def _has_gone_through(self, transition: EpochTransition) -> bool:
         return self._session_store.stored.has_gone_through(_name(transition))
