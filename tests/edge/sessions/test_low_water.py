@@ -236,6 +236,7 @@ def test_move_is_resolved_when_the_owners_keep_what_the_session_needs() -> None:
     transfer.adopt("c", state, 2)
     bench.settle()
     told = [event[2] for event in bench.take() if event[1] == "keep"]
+    bench.answer("", "x")
     unanswered = transfer.is_resolved("c", "before")
     port.kept()  # type: ignore[union-attr]
 

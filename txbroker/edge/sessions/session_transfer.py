@@ -233,6 +233,8 @@ class SessionTransfer:
         if session is None:
             return True
         is_open = any(_is_from(flow, node) for flow in _untaken(session))
+        # A zone that has not answered may have a part of which only the earlier node has a place.
+        is_open = is_open or self._edge.interests.awaits_places(session)
         return not is_open and self._edge.low_water.is_kept(session.needs())
 
     # from the directory: wills
