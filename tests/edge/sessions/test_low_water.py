@@ -11,10 +11,12 @@ import pytest
 from tests.edge.sessions.test_catch_up_after_moves import bench_of, say, subscribed
 from tests.support.edge_bench import Client, EdgeBench
 from tests.support.keeping import MemoryTable
+from tests.support.recorders import cut
 from txbroker.edge.sessions import low_water
 from txbroker.edge.sessions.low_water import AGAIN, UNCONFIRMED
 from txbroker.edge.sessions.session_connect import PublishBarrier
 from txbroker.edge.sessions.session_transfer import SessionTransfer
+from txbroker.model.epoch_transition import EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.mqtt.session.session import Session
 
@@ -263,3 +265,26 @@ def test_session_that_moved_here_is_owed_a_zone_that_its_earlier_node_did_not_kn
     bench.edge.low_water.check()
 
     assert (5, 0) == (earlier[A], look(bench)["a"][A])
+
+
+def test_places_of_a_session_that_left_go_on_where_a_zone_was_cut_since() -> None:
+    """Its new node may not have heard of the cut, and this one claims what waits there."""
+    bench = bench_of()
+    transfer = SessionTransfer(bench.edge, PublishBarrier(), MemoryTable(), MemoryTable())
+    bench.edge.wire(transfer.keys, transfer.places)
+    other = subscribed(bench, "a/x", name="other")
+    subscribed(bench, "a/x").leave()
+    transfer.freeze("c")
+    transfer.release("c", b"one")
+    left = LogPosition(ROOT, 0)
+    bench.edge.cuts.on_cut(bench.route(""), cut("a"))
+    passage = EpochTransition(apex="a", left=left, entered=LogPosition(A, 0))
+    bench.edge.on_owner(bench.route("a"), 1, left, [passage])
+    bench.online("a")
+    bench.edge.on_claimed(bench.route("a"), ["a"], lambda: None)
+    say(bench, 1, 5, "a/x")
+    other.got()
+
+    assert 0 == look(bench)["a"][A]
+    transfer.resolved("c", b"one")
+    assert 5 == look(bench)["a"][A]

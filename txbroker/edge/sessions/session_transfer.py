@@ -161,8 +161,10 @@ class SessionTransfer:
     def places(self) -> Iterator[LogPosition]:
         """
         Return the positions that sessions which left needed, and new nodes have not had confirmed.
+
+        The topics of a part may have gone on in another part since. The new node may not know that.
         """
-        return self._left_places.places()
+        return self._edge.transitions.reached_from(self._left_places.places())
 
     def keys(self) -> Iterator[MarkKey]:
         """Return the streams that owners may still be asked about."""

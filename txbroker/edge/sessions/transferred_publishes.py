@@ -125,10 +125,9 @@ class TransferredCursors:
         if self._moves.pop(token, None) is not None:
             self._table.delete(token)
 
-    def places(self) -> Iterator[LogPosition]:
-        """Return the positions of all moves."""
-        for _, places in self._moves.values():
-            yield from places
+    def places(self) -> Iterable[tuple[LogPosition, ...]]:
+        """Return the positions of each move."""
+        return (places for _, places in self._moves.values())
 
     def moves(self) -> Iterable[tuple[bytes, str]]:
         """Return token and client id of each move with positions."""

@@ -13,7 +13,7 @@ session store persists the names of those gone through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from txbroker.edge.sessions.session_cursors import SessionCursors
@@ -106,6 +106,25 @@ class TransitionLog:
                 begun.add(entered)
         for part in self._restored.values():
             self._cursors.follow_part(session, part)
+
+    def reached_from(self, needs: Iterable[tuple[LogPosition, ...]]) -> Iterator[LogPosition]:
+        """Yield the positions of sessions, and where known transitions lead on from there."""
+        onward: dict[JournalId, list[EpochTransition]] = {}
+        for transition in self._known:
+            onward.setdefault(transition.left.part, []).append(transition)
+        for places in needs:
+            found = {place.part: place for place in places}
+            unread = list(places)
+            while unread:
+                part, offset = unread.pop()
+                for transition in onward.get(part, ()):
+                    entered = transition.entered
+                    if offset <= transition.left.offset and entered.part not in found:
+                        found[entered.part] = entered
+                        unread.append(entered)
+            yield from found.values()
+
+    # internal
 
     def _know(self, transitions: Iterable[EpochTransition]) -> None:
         self._known.update(dict.fromkeys(transitions))
