@@ -377,6 +377,39 @@ def test_what_was_in_flight_and_is_kept_no_longer_is_dropped() -> None:
     assert 2 == client.session.sender.dropped
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_answered_behind_a_message_in_flight_does_not_come_again(
+    is_restarted: bool,
+) -> None:
+    """The part was cut off as that message was to be sent again, and is back."""
+    bench = bench_of("a")
+    client = subscribed(bench, "a/x", qos=2)
+    say(bench, 1, 3, "a/x", qos=2)
+    bench.settle()
+    for packet_id in (2, 3):
+        client.session.sender.on_pubrec(packet_id)
+        bench.settle()
+        client.session.sender.on_pubcomp(packet_id)
+    bench.edge.cursors.checkpoint()
+    bench.settle()
+    bench = bench.restart()
+    bench.online("", "a")
+    bench.journals.missing[A] = ReadFailure.CUT_OFF
+    client = Client(bench, "c", clean=False)
+    nothing = everything(client)
+    client.leave()
+    bench.settle()
+    if is_restarted:
+        bench = bench.restart()
+    client = Client(bench, "c", clean=False)
+    nothing += everything(client)
+    bench.journals.add(A, 4, Message("a/x", b"4", 2))
+    del bench.journals.missing[A]
+    bench.edge.backlog.poll_cut_off([client.session])
+
+    assert ([], ["1", "4"]) == (nothing, everything(client))
+
+
 def test_messages_in_flight_leave_the_memory_of_a_client_that_stays_away() -> None:
     """They are read again when it is back."""
     bench = bench_of()

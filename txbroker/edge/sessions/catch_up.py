@@ -33,12 +33,13 @@ from txbroker.edge.sessions.journal_read_cache import (
     ReadFailure,
 )
 from txbroker.edge.sessions.matching_records import Found, message_at, record_match, wanted
+from txbroker.edge.sessions.session_merge import begun_filters
 from txbroker.journal.zone_journal import JournalChunk
 from txbroker.model.epoch_transition import FOREVER, EpochTransition
 from txbroker.model.log_position import JournalId, LogPosition
 from txbroker.model.publish_run import MOST
 from txbroker.model.topics import is_within
-from txbroker.mqtt.session.cursor import Cursor, WaitingRecords
+from txbroker.mqtt.session.cursor import Cursor, MergedPart, WaitingRecords
 from txbroker.mqtt.session.session import Session
 from txbroker.mqtt.session.window import OutboundMessage, SessionLimits
 from txbroker.mqtt.wire.message import OVERHEAD, Message
@@ -455,12 +456,17 @@ class CatchUp:
     def _give_up(self, session: Session, part: JournalId, why: ReadFailure) -> None:
         """End the session's reads of a part: no node has the part any more, or it is cut off."""
         cursor = session.places.behind.get(part)
-        offsets = [] if cursor is None else [cursor.offset]
+        come = session.places.taken.get(part, 0) if cursor is None else cursor.offset
+        lost = frozenset(place.offset for _, place in session.sender.unread() if place.part == part)
         for packet_id, place in session.sender.unread():
             if place.part == part:
-                offsets.append(place.offset - 1)
                 session.sender.restore_packet(packet_id, None)
+        offsets = [offset - 1 for offset in lost] + ([] if cursor is None else [cursor.offset])
         if why is ReadFailure.CUT_OFF and offsets:
+            if lost:
+                # The messages behind those in flight may have been answered.
+                filters = begun_filters(session, part)
+                session.places.note_had(part, MergedPart(through=come, filters=filters, left=lost))
             session.set_aside(part, min(offsets))
             self._counters.add("session.part_cut_off")
         elif cursor is not None:

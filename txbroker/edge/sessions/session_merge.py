@@ -51,11 +51,20 @@ def merge_into(
     return frozenset(_add_subscriptions(known, other))
 
 
+def begun_filters(session: Session, part: JournalId) -> tuple[tuple[str, int], ...]:
+    """Return the filters through which the session was delivered the part, with their starts."""
+    return tuple(
+        (topic_filter, subscription.starts.get(part, 0))
+        for topic_filter, subscription in session.subscriptions.items()
+        if subscription.qos and part.zone not in subscription.pending
+    )
+
+
 def _merge_part(known: Session, other: Session, part: JournalId, left: frozenset[int]) -> None:
     theirs = other.places.behind.get(part)
     reached = ALL if theirs is None else theirs.offset
     mine = known.places.behind.get(part)
-    begun = _began(known, part)
+    begun = begun_filters(known, part)
     come = ALL
     if begun:
         come = known.places.taken.get(part, 0) if mine is None else mine.offset
@@ -63,22 +72,13 @@ def _merge_part(known: Session, other: Session, part: JournalId, left: frozenset
         *known.places.had.get(part, ()),
         *other.places.had.get(part, ()),
         MergedPart(through=come, filters=begun),
-        MergedPart(through=reached, filters=_began(other, part), left=left),
+        MergedPart(through=reached, filters=begun_filters(other, part), left=left),
     )
     known.places.set_had(part, had)
     if mine is None:
         mine = theirs or Cursor(part, reached)
         known.places.add(mine)
     mine.offset = min((come, reached, *(offset - 1 for offset in left)))
-
-
-def _began(session: Session, part: JournalId) -> tuple[tuple[str, int], ...]:
-    """Return the filters through which the session was delivered the part, with their starts."""
-    return tuple(
-        (topic_filter, subscription.starts.get(part, 0))
-        for topic_filter, subscription in session.subscriptions.items()
-        if subscription.qos and part.zone not in subscription.pending
-    )
 
 
 def _add_subscriptions(known: Session, other: Session) -> Iterator[str]:

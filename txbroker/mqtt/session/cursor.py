@@ -167,7 +167,7 @@ class WaitingRecords:
 @attrs.frozen(kw_only=True)
 class MergedPart:
     """
-    The records of a part that one of two merged sessions took.
+    The records of a part that one of two merged sessions took, or a session behind lost ones.
 
     The session took records up to offset `through` that match one of `filters`, except at the
     offsets `left`. Each filter has the offset behind which it began.

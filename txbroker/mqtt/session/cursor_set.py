@@ -122,6 +122,10 @@ class CursorSet:
         self.had = {**rest, part: had} if had else rest
         self._session.update_live()
 
+    def note_had(self, part: JournalId, had: MergedPart) -> None:
+        """Note records of the part that the session must not be given again."""
+        self.set_had(part, (*self.had.get(part, ()), had))
+
     def suspend(self, part: JournalId, offset: int) -> None:
         """Suspend a part that was cut off; records above `offset` are due if the part returns."""
         self.cut_off = {**self.cut_off, part: min(offset, self.cut_off.get(part, offset))}
@@ -247,5 +251,6 @@ class CursorSet:
         for part, known in list(self.had.items()):
             cursor_there = self.behind.get(part)
             end = max(had.through for had in known)
-            if cursor_there is None or cursor_there.offset >= end:
+            is_aside = part in self.cut_off
+            if not is_aside and (cursor_there is None or cursor_there.offset >= end):
                 self.set_had(part, ())
