@@ -202,3 +202,46 @@ def test_session_that_comes_from_a_node_that_missed_a_return_goes_on_behind_it(
         answered(bench)
 
     assert told("child", 1, 4) + told("root", 3, 5) == came + read_in_the_end(bench)
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "a/x"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_session_that_comes_from_a_node_that_is_ahead_gets_nothing_again(
+    topic_filter: str, leaves: bool
+) -> None:
+    """It had all of a zone that has come back, of which this node has still to hear."""
+    before = EdgeBench("a")
+    before.online("", "a", offset=2)
+    before.online("a")
+    client = subscribed(before, topic_filter)
+    child_says(before, 1, 4)
+    before.come_back("a")
+    before.edge.cuts.on_zone_end(before.route("a"), is_whole=True)
+    came = everything(client)
+    client.leave()
+    state = frozen(before)
+    bench = EdgeBench("a")
+    bench.online("", "a", offset=2)
+    bench.online("a")
+    other = subscribed(bench, "#", name="other")
+    child_says(bench, 1, 2)
+    everything(other)
+    passage = EpochTransition(apex="a", left=LogPosition(A, 4), entered=LogPosition(ROOT, 2))
+    bench.journals.passages.append(passage)
+    in_journal(bench, A, "child", 3, 4)
+    bench.journals.closed.add(A)
+    in_journal(bench, ROOT, "root", 3, 4)
+    bench.lose("a")
+    bench.lose("")
+    transfer_of(bench).adopt("c", state, 2)
+    bench.settle()
+    if leaves:
+        Client(bench, "c", clean=False).leave()
+        bench.settle()
+    bench.edge.on_owner(bench.route(""), 1, None, [passage])
+    bench.online("", offset=4)
+    bench.edge.on_claimed(bench.route(""), ["a"], lambda: None)
+    bench.settle()
+    answered(bench)
+
+    assert told("child", 1, 4) + told("root", 3, 4) == came + read_in_the_end(bench)

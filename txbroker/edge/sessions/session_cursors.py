@@ -102,11 +102,10 @@ class SessionCursors:
                 continue
             # This may bring deliveries, which the session leaves to a cursor.
             filters = self._interests.of_zone(route)
-            if route.part in session.places.behind:
+            if route.part in session.places.behind or self._awaits(session, route):
                 continue
             if not session.subscriptions.keys().isdisjoint(filters):
-                offset = self._stands_at(session, route, route.position.offset)
-                offset = max(offset, session.places.taken.get(route.part, 0))
+                offset = max(route.position.offset, session.places.taken.get(route.part, 0))
                 self.put(session, LogPosition(route.part, offset))
         self._session_store.mark_seen(session)
         self._session_store.save(session, urgent=False)
@@ -339,10 +338,12 @@ class SessionCursors:
         stood = self._stood_at(left.part)
         if is_alone and (left.part in self._ended or not transition.is_return):
             stood = None
+        route = self._zones.get(left.part.zone)
         for session in self._placement.touched(transition.apex):
             if (
                 stood is not None
                 and stood <= left.offset
+                and not (route is not None and self._awaits(session, route))
                 and self._placement.follows(session, transition)
             ):
                 if left.part in self._ended and left.part not in session.places.behind:
@@ -408,9 +409,11 @@ class SessionCursors:
                     continue
                 if began is None and not session.clean:
                     self._placement.record_start(session, filters, LogPosition(part, start))
-                if session.sink is None:
-                    offset = self._stands_at(session, route, start)
-                    self._placement.start(session, Cursor(part, offset))
+                since = self._interests.owed_since(session, route)
+                if since is not None:
+                    self._placement.start(session, Cursor(part, since))
+                elif session.sink is None:
+                    self._placement.start(session, Cursor(part, start))
         self.wake()
 
     def wake(self) -> None:
@@ -449,7 +452,8 @@ class SessionCursors:
             holds(self, 33, "a session here is not over", not session.is_over, client_id)
             session.check()
             if not session.clean and session.sink is None:
-                check_places(session, self._zones)
+                followed = (route for route in self._zones if not self._awaits(session, route))
+                check_places(session, followed)
                 self._session_store.check_written(session)
         ordered(self, 34, "ended parts are bounded", len(self._ended), ENDED)
 
@@ -478,14 +482,14 @@ class SessionCursors:
     def _start_returned(self, session: Session, entered: LogPosition) -> None:
         self._placement.start_returned(session, entered, self._stood_at(entered.part))
 
-    def _stands_at(self, session: Session, route: Route, followed: int) -> int:
+    def _awaits(self, session: Session, route: Route) -> bool:
         """
-        Return where the session stands in a part that this edge has `followed` so far.
+        True if the session moved here, and the zone has still to answer how far it has come.
 
-        A session that moved here may have missed all of a part that its earlier node did not know.
+        It has no place in the part, or had all of it at its earlier node. The stream of this edge
+        says nothing of it.
         """
-        since = self._interests.owed_since(session, route)
-        return followed if since is None else since
+        return self._interests.owed_since(session, route) is not None
 
     def _stood_at(self, part: JournalId) -> int | None:
         """Return how far this edge followed the part, if it did and may follow it again."""
