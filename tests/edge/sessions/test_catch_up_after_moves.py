@@ -284,6 +284,32 @@ def test_subscription_that_is_given_up_takes_nothing_more() -> None:
 # -- in flight when the client left
 
 
+def test_what_came_since_does_not_pass_what_was_in_flight_and_cannot_be_read() -> None:
+    """It came live, before the zone's node could be reached no more."""
+    bench = bench_of("a")
+    client = subscribed(bench, "#")
+    say(bench, 1, 2)
+    say(bench, 1, 2, "a/x")
+    bench.settle()
+    bench = bench.restart()
+    bench.online("", "a", offset=2)
+    bench.journals.late = True
+    client = Client(bench, "c", clean=False)
+    say(bench, 3, 4)
+    say(bench, 3, 4, "a/x")
+    bench.journals.missing[ROOT] = ReadFailure.UNREACHABLE
+    bench.journals.late = False
+    bench.journals.answer(9)
+    at_first = everything(client)
+    say(bench, 5, 5)
+    meanwhile = everything(client)
+    del bench.journals.missing[ROOT]
+    bench.clock.advance(RETRY)
+
+    assert (numbers(1, 4), []) == (at_first, meanwhile)
+    assert numbers(1, 5) == everything(client)
+
+
 def test_what_was_in_flight_is_read_again_and_sent_first() -> None:
     """After a start: with its packet identifiers, in order, before anything else [MQTT-4.4.0-1]."""
     bench = bench_of("a", inflight=3)

@@ -191,10 +191,10 @@ class DurableSender(BaseSender):
         window = self.window
         return window is None or window.has_room
 
-    def discard_queue(self) -> None:
-        """Discard queued messages that a journal has; the cursors fall behind to them."""
+    def discard_queue(self, part: JournalId | None = None) -> None:
+        """Discard queued messages, maybe of one part alone; the cursors fall behind to them."""
         if self.window is not None:
-            for place in self.window.discard_queue():
+            for place in self.window.discard_queue(part):
                 self._session.places.fall_behind(place)
 
     # from the connection
@@ -434,12 +434,18 @@ class DurableSender(BaseSender):
         self._send_due()
 
     def defer(self, part: JournalId) -> None:
-        """Resend other parts first: this part cannot be read now."""
+        """
+        Resend other parts first: this part cannot be read now.
+
+        Messages of the part that came since go back to the journal. Otherwise they pass those in
+        flight, and come in the wrong order.
+        """
         window = self.window
         if window is None or self.sink is None or part in window.late:
             return
         if any(place.part == part for _, place in window.unread()):
             window.defer(part)
+            self.discard_queue(part)
             self._send_due()
 
     def is_late(self, part: JournalId) -> bool:

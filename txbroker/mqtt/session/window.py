@@ -328,11 +328,23 @@ class Window:
             found.setdefault(*entry.place)
         return found
 
-    def discard_queue(self) -> Iterable[LogPosition]:
-        """Discard the queued messages that a journal has; return their positions."""
-        queue, self.queue, self.queue_size = self.queue, deque(), 0
-        self._queued.clear()
-        return [entry.place for entry in queue if entry.place is not None]
+    def discard_queue(self, part: JournalId | None = None) -> Iterable[LogPosition]:
+        """Discard queued messages, those of one part or all; return their positions."""
+        if part is not None and part not in self._queued:
+            return []
+        discarded: list[LogPosition] = []
+        kept: deque[OutboundMessage] = deque()
+        for entry in self.queue:
+            assert entry.place is not None
+            if part is None or entry.place.part == part:
+                discarded.append(entry.place)
+                self.queue_size -= entry.size
+            else:
+                kept.append(entry)
+        self.queue = kept
+        for one in {place.part for place in discarded}:
+            del self._queued[one]
+        return discarded
 
 
 @lru_cache(maxsize=KNOWN_LISTS)
