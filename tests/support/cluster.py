@@ -47,7 +47,7 @@ from .mqttclient import Client, until
 from .nodes import free_port, topology
 from .runs import messages_in
 
-LIMIT = 110.0
+LIMIT = 250.0
 """Seconds that a test may take; after that it is cancelled where it hangs."""
 
 SUBACK_WAIT = "30s"
