@@ -30,14 +30,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = """
-    faults/test_faults directory/test_left_over directory/test_left_over_sites
-    pipeline/spark/test_spark_session system/test_wills federation/test_handover test_docs
-    federation/test_crashes system/test_clock_steps system/test_shared_groups directory/test_sole
-    system/test_cli_client pipeline/test_archive system/test_bad_input system/test_expiry_frozen
-    storage/test_calls system/test_outbox system/test_forgotten_delegation
-    system/test_wills_slow_disk federation/test_model system/test_lost_clock
-    benchmarks/test_generator pipeline/test_rollup upgrade/test_upgrade
-    system/test_discards_on_disks pipeline/test_archived_ledger
+    pipeline/kills/test_kills federation/test_handover system/test_wills faults/test_faults
+    system/test_restores pipeline/test_audit_nodes directory/test_left_over_sites
+    system/test_clock_steps system/test_wills_slow_disk pipeline/spark/test_spark_session
+    federation/test_crashes system/test_shared_groups pipeline/test_cluster
+    directory/test_left_over system/test_expiry_frozen pipeline/test_standalone
+    directory/test_sole federation/test_retirement examples/test_home_pipeline
+    federation/test_model test_docs conformance/level5/test_flows5 system/test_retained_memory
+    pipeline/test_pages system/test_cli_divergent pipeline/test_programs
+    conformance/level5/test_roaming5 system/test_lost_clock pipeline/test_rollup
+    system/test_forgotten_delegation pipeline/test_archive system/test_lost_parents
+    pipeline/test_properties pipeline/test_look_pages
 """
 """Files of a minute and more: begun last, each would keep one process busy and the others idle."""
 

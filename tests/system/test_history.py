@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -229,6 +230,7 @@ def test_readers_may_go_at_any_time(solo: NodeProcess) -> None:
     say(solo, *([bytes(200_000)] * 60))
     for _ in range(3):
         with History(solo.grpc) as history:
+            wait_until(partial(has_room, history), what="room")  # the last ones may not be gone yet
             streams = [
                 history.stub.Records(journal_pb2.RecordsRequest(epoch=1))
                 for _ in range(MOST_STREAMS)
