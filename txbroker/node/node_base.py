@@ -19,12 +19,11 @@ from txbroker.data import backups
 from txbroker.data.data_directory import DataDirectory, StoreSettings, require_folders
 from txbroker.delegation.grant_state import NodeState
 from txbroker.delegation.node_grant import NodeGrant
-from txbroker.delegation.rpc.zone_lifecycle import RETRY
+from txbroker.delegation.rpc.grant_saver import save_in_time
 from txbroker.delegation.state.node_state import DataFolder
 from txbroker.journal.store.part_renumber import renumber_parts, renumber_tables
 from txbroker.journal.store.retention import Retention
 from txbroker.model.counters import Counters
-from txbroker.model.errors import StoreError
 from txbroker.node.settings import policy, segment_bytes
 from txbroker.rpc.channels import Channels
 from txbroker.runtime.aio import Tasks
@@ -204,15 +203,8 @@ class NodeBase:
         for old, new in self.node_grant.renumbering:
             renumber_tables(self.data_directory.tables, old, new)
         if self.node_grant.renumbering:
-            self.data_directory.committer.when_durable(self._finish_renumbering)
-
-    def _finish_renumbering(self) -> None:
-        """Record the end of the renumbering, as soon as the disk has room for the state."""
-        try:
-            self.node_grant.finish_renumbering()
-        except StoreError as error:
-            log.error("state.write_failed", reason=str(error))
-            self.timers.call_later(RETRY, self._finish_renumbering)
+            finish = partial(save_in_time, self.node_grant.finish_renumbering, self.timers)
+            self.data_directory.committer.when_durable(finish)
 
     def _restore(self, made: float) -> None:
         """Renew what was used after the copy was made at time `made`, so that none is reused."""

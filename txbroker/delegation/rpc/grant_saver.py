@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.model.errors import StoreError
+from txbroker.model.timers import Timers
 from txbroker.runtime.aio import Tasks
 from txbroker.runtime.structured_log import get_logger
 
@@ -21,6 +23,10 @@ log = get_logger()
 
 REST = 10
 """The pause between two saves is at least this multiple of the last save's duration."""
+
+
+RETRY = 1.0
+"""Seconds until the next attempt to save a state that could not be saved."""
 
 
 class GrantSaver:
@@ -70,3 +76,12 @@ class GrantSaver:
         finally:
             now = time.monotonic()
             self._due = now + REST * (now - begun)
+
+
+def save_in_time(save: Callable[[], None], timers: Timers) -> None:
+    """Run `save`, which changes the node grant, until the disk has room for the state."""
+    try:
+        save()
+    except StoreError as error:
+        log.error("state.write_failed", reason=str(error))
+        timers.call_later(RETRY, partial(save_in_time, save, timers))

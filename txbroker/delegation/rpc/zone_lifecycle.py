@@ -13,10 +13,13 @@ loses the state nor absorbs it twice, over newer values.
 
 from __future__ import annotations
 
+from functools import partial
+
 from txbroker.data.data_directory import DataDirectory
 from txbroker.delegation.join_rules import APEXES, has_room_for
 from txbroker.delegation.node_grant import NodeGrant
 from txbroker.delegation.peer_checks import epochs_of
+from txbroker.delegation.rpc.grant_saver import save_in_time
 from txbroker.delegation.zone_snapshot import StagedZone
 from txbroker.edge.local.local_link import LocalLink
 from txbroker.journal.store.retention import Retention
@@ -26,9 +29,6 @@ from txbroker.runtime.flush_queue import FlushQueue
 from txbroker.runtime.structured_log import get_logger
 
 log = get_logger()
-
-RETRY = 1.0
-"""Seconds until the next attempt to save a state that could not be saved."""
 
 _ABSORBED = b"absorbed"
 
@@ -143,14 +143,8 @@ class ZoneLifecycle:
         # The same turn appends this mark and the absorbed state, in one batch. A crash between two
         # batches would absorb the state twice.
         self._table.put(_ABSORBED, _name(staged_zone))
-        self._data_directory.committer.when_durable(self._finish)
-
-    def _finish(self) -> None:
-        try:
-            self._node_grant.absorbed()
-        except StoreError as error:
-            log.error("state.write_failed", reason=str(error))
-            self._timers.call_later(RETRY, self._finish)
+        finish = partial(save_in_time, self._node_grant.absorbed, self._timers)
+        self._data_directory.committer.when_durable(finish)
 
 
 def _name(staged_zone: StagedZone) -> bytes:
