@@ -69,11 +69,11 @@ class DiscardAnswers:
         """End the session of a client that began a clean session at `source`."""
         client_id, ownership = request.client_id, self._ownership
         arriving = ownership.arriving.get(client_id)
-        if arriving is not None and request.incarnation < arriving.incarnation:
-            return Busy()
-        if arriving is not None and ownership.has_begun_beside(arriving, client_id):
-            return Busy()  # the copy may become a session, and is to end as well
         if arriving is not None:
+            if request.incarnation < arriving.incarnation:
+                return Busy()
+            if ownership.has_begun_beside(arriving, client_id):
+                return Busy()  # the copy may become a session, and is to end as well
             # An asker that knows this incarnation proves the release: nodes learn the incarnation
             # only after it.
             self._takeovers.adopt(client_id)

@@ -194,7 +194,9 @@ class Interests:
 
         None: the zone has answered, so the session follows its stream.
         """
-        moved = (one for one in self.of(session) if one.is_moved)
+        if session not in self._of:
+            return None  # as of most sessions, at each disconnect for each zone
+        moved = (one for one in self._of[session] if one.is_moved)
         return min(
             (route.since(one) for request in moved for one in request.open.of(route.apex)),
             default=None,

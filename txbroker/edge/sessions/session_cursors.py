@@ -486,8 +486,8 @@ class SessionCursors:
         """
         True if the session moved here, and the zone has still to answer how far it has come.
 
-        It has no place in the part, or had all of it at its earlier node. The stream of this edge
-        says nothing of it.
+        The session has no place in the part, or had all of the part at its earlier node. The stream
+        of this edge says nothing of such a session.
         """
         return self._interests.owed_since(session, route) is not None
 
