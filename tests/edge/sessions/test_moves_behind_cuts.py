@@ -70,6 +70,34 @@ def before_the_cut(come: int) -> tuple[bytes, list[str]]:
     return frozen(bench), came
 
 
+def cut_bench(offset: int, child: int = 0) -> EdgeBench:
+    """An edge that follows both zones: the root has come to this offset, and the child to its."""
+    bench = EdgeBench("a")
+    bench.online("", "a", offset=offset)
+    bench.online("a", offset=child)
+    return bench
+
+
+def come_back(bench: EdgeBench) -> None:
+    """The zone comes back, and its stream has told its end."""
+    bench.come_back("a")
+    bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
+
+
+def behind_the_cut(
+    topic_filter: str, come: int, *, has_come_back: bool = False
+) -> tuple[bytes, list[str]]:
+    """A session whose node follows the child, and what the session has got so far."""
+    bench = cut_bench(2)
+    client = subscribed(bench, topic_filter)
+    child_says(bench, 1, come)
+    if has_come_back:
+        come_back(bench)
+    came = everything(client)
+    client.leave()
+    return frozen(bench), came
+
+
 @pytest.mark.parametrize("event", ["leaves", "restart", "leaves, restart"])
 @pytest.mark.parametrize("come", [2, 4])
 def test_client_that_leaves_before_a_zone_answers_misses_nothing_of_it(
@@ -120,13 +148,10 @@ def test_zone_whose_link_comes_after_the_session_is_read_from_its_beginning(is_h
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_session_that_has_all_of_a_zone_gets_nothing_of_it_again(is_ended: bool) -> None:
     """It comes with the place of the cut in the part above, and leaves the zone aside."""
-    before = EdgeBench("a")
-    before.online("", "a", offset=4)
-    before.online("a", offset=3)
+    before = cut_bench(4, 3)
     client = subscribed(before, "#")
     if is_ended:
-        before.come_back("a")
-        before.edge.cuts.on_zone_end(before.route("a"), is_whole=True)
+        come_back(before)
     client.leave()
     state = frozen(before)
     bench = bench_of()
@@ -136,8 +161,7 @@ def test_session_that_has_all_of_a_zone_gets_nothing_of_it_again(is_ended: bool)
     child_says(bench, 1, 3)
     everything(other)
     if is_ended:
-        bench.come_back("a")
-        bench.edge.cuts.on_zone_end(bench.route("a"), is_whole=True)
+        come_back(bench)
     transfer_of(bench).adopt("c", state, 2)
     bench.settle()
     answered(bench)
@@ -168,14 +192,7 @@ def test_session_that_comes_from_a_node_that_missed_a_return_goes_on_behind_it(
     topic_filter: str, event: str
 ) -> None:
     """The stream has told of the return here, and no link has begun since."""
-    before = EdgeBench("a")
-    before.online("", "a", offset=2)
-    before.online("a")
-    client = subscribed(before, topic_filter)
-    child_says(before, 1, 2)
-    came = everything(client)
-    client.leave()
-    state = frozen(before)
+    state, came = behind_the_cut(topic_filter, 2)
     bench = bench_of()
     other = subscribed(bench, "#", name="other")
     root_says(bench, 1, 2)
@@ -210,19 +227,8 @@ def test_session_that_comes_from_a_node_that_is_ahead_gets_nothing_again(
     topic_filter: str, leaves: bool
 ) -> None:
     """It had all of a zone that has come back, of which this node has still to hear."""
-    before = EdgeBench("a")
-    before.online("", "a", offset=2)
-    before.online("a")
-    client = subscribed(before, topic_filter)
-    child_says(before, 1, 4)
-    before.come_back("a")
-    before.edge.cuts.on_zone_end(before.route("a"), is_whole=True)
-    came = everything(client)
-    client.leave()
-    state = frozen(before)
-    bench = EdgeBench("a")
-    bench.online("", "a", offset=2)
-    bench.online("a")
+    state, came = behind_the_cut(topic_filter, 4, has_come_back=True)
+    bench = cut_bench(2)
     other = subscribed(bench, "#", name="other")
     child_says(bench, 1, 2)
     everything(other)
